@@ -1,0 +1,595 @@
+"""Every error perdure raises.
+
+    FlowError
+    ├── RunNotFound  RunTerminal  InvalidRunId  RunConflict
+    ├── InvalidWorkflow  WorkflowNotRegistered  StepNotRegistered  WorkflowRaised
+    ├── InvalidTransition  NonDeterministic
+    ├── ReplayLimitExceeded  HistoryLimitExceeded
+    ├── HookTokenNotFound  HookTokenConflict  HookConflict
+    ├── InvalidRuntimeBuildId  RuntimeBuildUnavailable
+    ├── Serialization
+    │   └── UnsupportedEventSchemaVersion
+    ├── PayloadTooLarge
+    ├── StoreRefusal
+    │   └── EventConflict  LeaseLost  LeaseHeld
+    ├── StoreError
+    │   └── StoreUnavailable  OutcomeUnknown
+    ├── EngineClosed
+    └── StepError
+        └── NonRetryable  RetryAfter  StepFailed
+
+Both kernels raise these very classes with equal fields; `args` holds the fields in order, so every error
+pickles and two errors compare by `type` and `args`. The text is made here, from the fields, and nowhere else.
+Tokens stay readable as attributes and never appear in a text or a repr.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import ClassVar, Final
+
+from perdure.difference import first_difference
+
+__all__ = [
+    "EngineClosed",
+    "EventConflict",
+    "FlowError",
+    "HistoryLimitExceeded",
+    "HookConflict",
+    "HookTokenConflict",
+    "HookTokenNotFound",
+    "InvalidRunId",
+    "InvalidRuntimeBuildId",
+    "InvalidTransition",
+    "InvalidWorkflow",
+    "LeaseHeld",
+    "LeaseLost",
+    "NonDeterministic",
+    "NonRetryable",
+    "OutcomeUnknown",
+    "PayloadTooLarge",
+    "ReplayLimitExceeded",
+    "RetryAfter",
+    "RunConflict",
+    "RunNotFound",
+    "RunTerminal",
+    "RuntimeBuildUnavailable",
+    "Serialization",
+    "StepError",
+    "StepFailed",
+    "StepNotRegistered",
+    "StoreError",
+    "StoreRefusal",
+    "StoreUnavailable",
+    "UnsupportedEventSchemaVersion",
+    "WorkflowNotRegistered",
+    "WorkflowRaised",
+]
+
+RULES: Final[dict[str, str]] = {
+    # projection (spec 02) -----------------------------------------------------------------------------------
+    "first_not_created": "the first event must be run_created",
+    "sequence_gap": "the sequence is {sequence} where {value} was due",
+    "created_again": "run_created may only be the first event",
+    "run_ended": "the run has already ended; nothing may follow its terminal event",
+    "run_not_pending": "run_started needs a pending run; this one is {value}",
+    "complete_while_cancelling": "a run that is cancelling ends with cancel, fail or timeout, not with complete",
+    "request_twice": "cancellation was already requested; a run takes one request",
+    "exhausted_mismatch": "run_retry_exhausted does not match step {id!r}: its {value} differs",
+    "id_used": "{kind} id {id!r} is already used in this run",
+    "id_unknown": "there is no {kind} {id!r} in this run",
+    "step_not_pending": "step {id!r} is {value}; only a pending step can start",
+    "step_not_running": "step {id!r} is {value}; only a running step has an outcome",
+    "step_not_open": "step {id!r} is {value}; only a pending or running step can be cancelled",
+    "attempt_mismatch": "attempt of step {id!r} should be {value}",
+    "retry_beyond_budget": "step {id!r} has used its {value} attempts",
+    "attempts_left": "step {id!r} has attempts left of its {value}; it cannot fail yet",
+    "retry_after_missing": "step {id!r} retries with a delay, so retry_after must be set",
+    "retry_after_unexpected": "step {id!r} retries without a delay, so retry_after must be null",
+    "wait_not_waiting": "wait {id!r} is {value}; only a waiting wait can complete",
+    "hook_not_active": "hook {id!r} is {value}; only an active hook can be resolved",
+    "progress_invalid": "progress {id!r} has an invalid {value}; total must be above 0 and completed at most total",
+    "child_invalid": "child operation {id!r} has a blank {value}",
+    "policy_invalid": "the retry policy of step {id!r} is inconsistent in {value} (fixed: max_delay_ms 0; "
+    "exponential: delay_ms at least 1 and max_delay_ms at least delay_ms)",
+    "delay_out_of_range": "a delay of {value} ms for {kind} {id!r} leaves the calendar (years 0001 to 9999)",
+    # commands (spec 03, R16, R34, R40) ------------------------------------------------------------------------
+    "empty_list": "the command names nothing to do",
+    "blank_id": "a {kind} id is blank",
+    "blank_name": "the step name of {id!r} is blank",
+    "blank_token": "the token of hook {id!r} is blank",
+    "id_too_long": "a {kind} id has {value} bytes of UTF-8; 512 are allowed",
+    "id_control_character": "a {kind} id holds a control character",
+    "name_too_long": "the step name of {id!r} has {value} bytes of UTF-8; 512 are allowed",
+    "name_control_character": "the step name of {id!r} holds a control character",
+    "named_twice": "{kind} {id!r} is named twice in one command",
+    "already_cancelled": "{kind} {id!r} was cancelled; clean-up needs an id of its own",
+    "cannot_dispose": "hook {id!r} cannot be disposed: it is {value}",
+    "cannot_close": "wait {id!r} cannot be closed: it is {value}",
+    "nothing_new": "everything the command names is already resolved, so the workflow makes no progress; "
+    "test what is done before scheduling it again",
+    "cancel_without_request": "cancel is only allowed after a cancellation request",
+    # host calls (spec 06) -------------------------------------------------------------------------------------
+    "wait_not_due": "wait {id!r} is not due before {value}; pass early=True to fire it now",
+    "token_ambiguous": "the token belongs to more than one active hook; resume by run id and hook id",
+    "no_events": "the run has no events yet; start it first",
+    # the seam ---------------------------------------------------------------------------------------------------
+    "stale_view": "this view belongs to an earlier state of the run; stage again",
+    "entropy_length": "append needs 16 bytes of entropy per event: {value}",
+}
+"""Why an `InvalidTransition` was raised: stable code → text. Both kernels use exactly these codes."""
+
+
+class FlowError(Exception):
+    """Base of all errors of this package. `code` is stable; `run_id` is set by the engine where a run is meant."""
+
+    code: ClassVar[str] = "flow_error"
+    run_id: str | None = None
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self}>"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (type(self), self.args, {k: v for k, v in self.__dict__.items() if k == "run_id"})
+
+
+class RunNotFound(FlowError):
+    """No run with this id has an event in the store."""
+
+    code = "run_not_found"
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(run_id)
+        self.run_id: str | None = run_id
+
+    def __str__(self) -> str:
+        return f"run {self.run_id!r} does not exist in this store"
+
+
+class RunTerminal(FlowError):
+    """The call needs an open run and this one has ended."""
+
+    code = "run_terminal"
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(run_id)
+        self.run_id: str | None = run_id
+
+    def __str__(self) -> str:
+        return f"run {self.run_id!r} has already ended"
+
+
+class InvalidRunId(FlowError):
+    """A run id outside `[A-Za-z0-9_-]+` (`reason` "empty" or "characters") or, for a new run, past 200 characters ("length")."""
+
+    code = "invalid_run_id"
+
+    def __init__(self, run_id: str, reason: str) -> None:
+        super().__init__(run_id, reason)
+        self.run_id: str | None = run_id
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return (
+            f"run id {(self.run_id or '')[:64]!r} is not valid ({self.reason}): "
+            "use 1 to 200 ASCII letters, digits, '-' and '_'"
+        )
+
+
+class RunConflict(FlowError):
+    """The run exists and differs from what the call says. `reason`: "spec", "input", "request", "pruned" or "case"."""
+
+    code = "run_conflict"
+    _TEXT: ClassVar[dict[str, str]] = {
+        "spec": "was started with another workflow spec; use another run id",
+        "input": "was started with another input; use another run id",
+        "request": "already has a cancellation request with another reason",
+        "pruned": "was pruned; its id cannot be used again",
+        "case": "exists under another upper/lower case spelling",
+    }
+
+    def __init__(self, run_id: str, reason: str) -> None:
+        super().__init__(run_id, reason)
+        self.run_id: str | None = run_id
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"run {self.run_id!r} {self._TEXT.get(self.reason, self.reason)}"
+
+
+class InvalidWorkflow(FlowError):
+    """A workflow spec with a blank part. `field`: "name", "version", "runtime.entrypoint" or "runtime.export_name"."""
+
+    code = "invalid_workflow"
+
+    def __init__(self, field: str) -> None:
+        super().__init__(field)
+        self.field = field
+
+    def __str__(self) -> str:
+        return f"the workflow spec has a blank {self.field}; give it a name"
+
+
+class WorkflowNotRegistered(FlowError):
+    """This process has no workflow of that name and version. The run is left open."""
+
+    code = "workflow_not_registered"
+
+    def __init__(self, name: str, version: str, known: tuple[tuple[str, str], ...] = ()) -> None:
+        super().__init__(name, version, known)
+        self.name, self.version, self.known = name, version, known
+
+    def __str__(self) -> str:
+        known = ", ".join(f"{n} {v}" for n, v in self.known) or "none"
+        return f"workflow {self.name!r} version {self.version!r} is not registered here (registered: {known})"
+
+
+class StepNotRegistered(FlowError):
+    """This process has no step of that name. Raised before the step starts; the run is left open."""
+
+    code = "step_not_registered"
+
+    def __init__(self, step_name: str, step_id: str | None = None) -> None:
+        super().__init__(step_name, step_id)
+        self.step_name, self.step_id = step_name, step_id
+
+    def __str__(self) -> str:
+        return f"step {self.step_name!r} (id {self.step_id!r}) is not registered here; decorate it with @flow.step"
+
+
+class WorkflowRaised(FlowError):
+    """The workflow function raised. Nothing of this pass was written and the run stays open. The cause is chained."""
+
+    code = "workflow_raised"
+
+    def __init__(self, run_id: str, workflow: str, version: str, error: str, where: str | None = None) -> None:
+        super().__init__(run_id, workflow, version, error, where)
+        self.run_id: str | None = run_id
+        self.workflow, self.version, self.error, self.where = workflow, version, error, where
+
+    def __str__(self) -> str:
+        at = f" at {self.where}" if self.where else ""
+        return f"workflow {self.workflow!r} version {self.version!r} of run {self.run_id!r} raised {self.error}{at}"
+
+
+class InvalidTransition(FlowError):
+    """An event, command or call that is malformed, illegal in this state, or makes no progress.
+
+    `rule` is a key of `RULES`; `kind`, `id`, `sequence` and `value` say what it is about, each None where it does not apply.
+    """
+
+    code = "invalid_transition"
+
+    def __init__(
+        self,
+        run_id: str,
+        rule: str,
+        kind: str | None = None,
+        id: str | None = None,
+        sequence: int | None = None,
+        value: str | None = None,
+    ) -> None:
+        super().__init__(run_id, rule, kind, id, sequence, value)
+        self.run_id: str | None = run_id
+        self.rule, self.kind, self.id, self.sequence, self.value = rule, kind, id, sequence, value
+
+    def __str__(self) -> str:
+        text = RULES[self.rule].format(kind=self.kind, id=self.id, sequence=self.sequence, value=self.value)
+        at = f", event {self.sequence}" if self.sequence is not None else ""
+        return f"run {self.run_id!r}{at}: {text}"
+
+
+class NonDeterministic(FlowError):
+    """A known id came back with another definition: the workflow code changed under a run that is under way.
+
+    `kind` is step, wait, hook, progress or child; `part` the field that differs (step_name, input, retry, resume_at, token,
+    metadata, progress, child); `sequence` that of the event that recorded it; `recorded` and `now` both values as JSON text,
+    whole (for tokens both are "<redacted>").
+    """
+
+    code = "non_deterministic"
+    _SHOWN_BYTES: ClassVar[int] = 512
+
+    def __init__(self, run_id: str, kind: str, id: str, part: str, sequence: int, recorded: str, now: str) -> None:
+        super().__init__(run_id, kind, id, part, sequence, recorded, now)
+        self.run_id: str | None = run_id
+        self.kind, self.id, self.part, self.sequence = kind, id, part, sequence
+        self.recorded, self.now = recorded, now
+
+    @property
+    def path(self) -> str:
+        """JSON path of the first difference, such as `$.items[3].price`."""
+        return first_difference(self.recorded, self.now)
+
+    def __str__(self) -> str:
+        return (
+            f"run {self.run_id!r}: {self.kind} {self.id!r} came back with another {self.part} "
+            f"than event {self.sequence} recorded (first difference at {self.path})\n"
+            f"  recorded: {_cut(self.recorded, self._SHOWN_BYTES)}\n"
+            f"  now:      {_cut(self.now, self._SHOWN_BYTES)}\n"
+            "  Give changed work a new id, or register the change as a new workflow version."
+        )
+
+
+def _cut(text: str, limit: int) -> str:
+    data = text.encode("utf-8", "replace")
+    return text if len(data) <= limit else data[:limit].decode("utf-8", "ignore") + "…"
+
+
+class ReplayLimitExceeded(FlowError):
+    """The workflow answered itself `limit` times in a row without opening work, or `limit` commits in a row met a conflict (R6)."""
+
+    code = "replay_limit_exceeded"
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(limit)
+        self.limit = limit
+
+    def __str__(self) -> str:
+        return (
+            f"the drive did not settle within {self.limit} passes: the workflow keeps recording facts "
+            "without scheduling work, or other writers keep winning"
+        )
+
+
+class HistoryLimitExceeded(FlowError):
+    """The run's history would pass `max_history_events` (R6). Outcomes, cancellation and ends are still written."""
+
+    code = "history_limit_exceeded"
+
+    def __init__(self, run_id: str, limit: int) -> None:
+        super().__init__(run_id, limit)
+        self.run_id: str | None = run_id
+        self.limit = limit
+
+    def __str__(self) -> str:
+        return f"run {self.run_id!r} would have more than {self.limit} events; raise max_history_events or split the work"
+
+
+class HookTokenNotFound(FlowError):
+    """No active hook of an open run has this token. The token is an attribute, never text."""
+
+    code = "hook_token_not_found"
+
+    def __init__(self, token: str) -> None:
+        super().__init__(token)
+        self.token = token
+
+    def __str__(self) -> str:
+        return "no active hook has this token; it may have been resolved already, or its run may have ended"
+
+
+class HookTokenConflict(FlowError):
+    """Another active hook already has this token. The token is an attribute, never text."""
+
+    code = "hook_token_conflict"
+
+    def __init__(self, token: str, existing_run_id: str, existing_hook_id: str) -> None:
+        super().__init__(token, existing_run_id, existing_hook_id)
+        self.token, self.existing_run_id, self.existing_hook_id = token, existing_run_id, existing_hook_id
+
+    def __str__(self) -> str:
+        return f"the token is held by active hook {self.existing_hook_id!r} of run {self.existing_run_id!r}; use a fresh one"
+
+
+class HookConflict(FlowError):
+    """The hook is already resolved otherwise. `reason`: "payload", "received", "disposed" or "cancelled"."""
+
+    code = "hook_conflict"
+    _TEXT: ClassVar[dict[str, str]] = {
+        "payload": "was already received with another payload",
+        "received": "was already received",
+        "disposed": "was disposed",
+        "cancelled": "was cancelled with its run",
+    }
+
+    def __init__(self, run_id: str, hook_id: str, reason: str) -> None:
+        super().__init__(run_id, hook_id, reason)
+        self.run_id: str | None = run_id
+        self.hook_id, self.reason = hook_id, reason
+
+    def __str__(self) -> str:
+        return f"hook {self.hook_id!r} of run {self.run_id!r} {self._TEXT.get(self.reason, self.reason)}"
+
+
+class InvalidRuntimeBuildId(FlowError):
+    """A build id outside the grammar of spec 8.5."""
+
+    code = "invalid_runtime_build_id"
+
+    def __init__(self, value: str) -> None:
+        super().__init__(value)
+        self.value = value
+
+    def __str__(self) -> str:
+        return (
+            f"runtime build id {self.value[:140]!r} is not valid: 1 to 128 ASCII letters, digits and - _ . : + / @, "
+            "beginning and ending with a letter or digit"
+        )
+
+
+class RuntimeBuildUnavailable(FlowError):
+    """This engine may not drive the run: it is pinned to another build, or unpinned where builds are required (spec 8.5)."""
+
+    code = "runtime_build_unavailable"
+
+    def __init__(self, run_id: str, required_build_id: str | None, current_build_id: str | None) -> None:
+        super().__init__(run_id, required_build_id, current_build_id)
+        self.run_id: str | None = run_id
+        self.required_build_id, self.current_build_id = required_build_id, current_build_id
+
+    def __str__(self) -> str:
+        need = f"needs build {self.required_build_id!r}" if self.required_build_id else "is not pinned to a build"
+        have = f"runs build {self.current_build_id!r}" if self.current_build_id else "has no build configured"
+        return f"run {self.run_id!r} {need} and this engine {have}"
+
+
+class Serialization(FlowError):
+    """Bytes that cannot be read, or a value that cannot be stored.
+
+    `rule`: "malformed" (not UTF-8, not JSON, nested too deep), "shape" (JSON of the wrong form), "foreign_run" (a line of
+    another run) or "payload" (a value refused at the door). `line` counts from 1 inside the given bytes, None where there are
+    no lines. `detail` is prose and the one field the two kernels may word differently.
+    """
+
+    code = "serialization"
+
+    def __init__(self, rule: str, line: int | None = None, detail: str = "") -> None:
+        super().__init__(rule, line, detail)
+        self.rule, self.line, self.detail = rule, line, detail
+
+    def __str__(self) -> str:
+        at = f" (line {self.line})" if self.line is not None else ""
+        return f"{self.rule}{at}: {self.detail}" if self.detail else f"{self.rule}{at}"
+
+
+class UnsupportedEventSchemaVersion(Serialization):
+    """An envelope whose `schema_version` is not 1."""
+
+    code = "unsupported_event_schema_version"
+
+    def __init__(self, version: int, supported: int, line: int | None = None) -> None:
+        super().__init__("version", line, f"event schema version {version} is not supported; this release reads {supported}")
+        self.args = (version, supported, line)
+        self.version, self.supported = version, supported
+
+
+class PayloadTooLarge(FlowError):
+    """One event's JSON is over the engine's limit. Nothing was written."""
+
+    code = "payload_too_large"
+
+    def __init__(self, event_key: str, bytes: int, max_bytes: int) -> None:
+        super().__init__(event_key, bytes, max_bytes)
+        self.event_key, self.bytes, self.max_bytes = event_key, bytes, max_bytes
+
+    def __str__(self) -> str:
+        return (
+            f"{self.event_key} would take {self.bytes} bytes and {self.max_bytes} are allowed; "
+            "store large data elsewhere and keep a reference"
+        )
+
+
+class StoreRefusal(FlowError):
+    """A batch that the store checked and did not write."""
+
+    code = "store_refusal"
+
+
+class EventConflict(StoreRefusal):
+    """Another writer was first: the run's last sequence is not the expected one. Nothing was written."""
+
+    code = "event_conflict"
+
+    def __init__(self, run_id: str, expected_sequence: int, actual_sequence: int) -> None:
+        super().__init__(run_id, expected_sequence, actual_sequence)
+        self.run_id: str | None = run_id
+        self.expected_sequence, self.actual_sequence = expected_sequence, actual_sequence
+
+    def __str__(self) -> str:
+        return f"run {self.run_id!r} is at sequence {self.actual_sequence}, not {self.expected_sequence}"
+
+
+class LeaseLost(StoreRefusal):
+    """The run's lease was taken over; the commit of the former owner is refused (R2)."""
+
+    code = "lease_lost"
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(run_id)
+        self.run_id: str | None = run_id
+
+    def __str__(self) -> str:
+        return f"the lease of run {self.run_id!r} was taken over by another worker"
+
+
+class LeaseHeld(StoreRefusal):
+    """Another owner's lease of the run is live (R2)."""
+
+    code = "lease_held"
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(run_id)
+        self.run_id: str | None = run_id
+
+    def __str__(self) -> str:
+        return f"run {self.run_id!r} is being driven by another worker"
+
+
+class StoreError(FlowError):
+    """The store failed; the text names the store and what it was doing."""
+
+    code = "store_error"
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(detail)
+        self.detail = detail
+
+    def __str__(self) -> str:
+        return self.detail
+
+
+class StoreUnavailable(StoreError):
+    """The store could not be reached or is busy; nothing of the call was written."""
+
+    code = "store_unavailable"
+
+
+class OutcomeUnknown(StoreError):
+    """The store did not say whether the commit happened; the engine settles it by committing again (R48)."""
+
+    code = "outcome_unknown"
+
+
+class EngineClosed(FlowError):
+    """The engine is closed, or is closing, and takes no more calls."""
+
+    code = "engine_closed"
+
+    def __str__(self) -> str:
+        return "the engine is closed"
+
+
+class StepError(FlowError):
+    """Base of what step code raises to say how its failure is meant, and of what a workflow sees of it."""
+
+    code = "step_error"
+
+
+class NonRetryable(StepError):
+    """Raised by a step: this failure is final, whatever the retry policy says. Stored as `non-retryable step error: <message>`."""
+
+    code = "non_retryable"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class RetryAfter(StepError):
+    """Raised by a step: try again no sooner than `delay` from now; the longer of it and the policy's delay holds (R5)."""
+
+    code = "retry_after"
+
+    def __init__(self, delay: timedelta, message: str = "retry later") -> None:
+        super().__init__(delay, message)
+        self.delay, self.message = delay, message
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class StepFailed(StepError):
+    """A step failed for good; carries the error text its history holds."""
+
+    code = "step_failed"
+
+    def __init__(self, step_id: str, step_name: str, attempt: int, error: str) -> None:
+        super().__init__(step_id, step_name, attempt, error)
+        self.step_id, self.step_name, self.attempt, self.error = step_id, step_name, attempt, error
+
+    def __str__(self) -> str:
+        return f"step {self.step_id!r} ({self.step_name}) failed at attempt {self.attempt}: {self.error}"
