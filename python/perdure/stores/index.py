@@ -1,0 +1,155 @@
+"""The run, wakeup, hook and link rows in memory, kept by the batches, so that no question scans runs (R50, W1)."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from itertools import islice
+
+from perdure.kernel import Batch
+from perdure.stores.base import ActiveHook, RunFilter, RunPage, RunRecord, RunSummary, Wakeup
+from perdure.stores.rules import KINDS, RANK, Tally, matches, page_of, record_of, summary_of
+
+__all__ = ["MemoryIndex"]
+
+
+class _Entry:
+    """One run: its row and what it has open."""
+
+    __slots__ = ("hooks", "record", "wakeups")
+
+    def __init__(self, record: RunRecord) -> None:
+        self.record = record
+        self.wakeups: dict[tuple[str, str], int] = {}  # (kind, subject id) -> due ns
+        self.hooks: dict[str, bytes] = {}  # hook id -> token hash
+
+
+class MemoryIndex:
+    """The index tables of R50 as dicts and sorted lists. Not safe against several threads; its owner locks."""
+
+    def __init__(self) -> None:
+        self._runs: dict[str, _Entry] = {}
+        self._run_ids: list[str] = []
+        # Text order puts "retry" before "wait" and the contract the other way round, so lists hold the rank, not the kind.
+        self._due: list[tuple[int, str, int, str]] = []  # (due ns, run id, rank, subject id)
+        self._hooks: list[tuple[str, str]] = []  # (run id, hook id)
+        self._owners: dict[bytes, list[tuple[str, str]]] = {}  # token hash -> sorted (run id, hook id)
+        self._tallies: dict[tuple[str, bool], Tally] = {}  # by (status, terminal)
+
+    # what a refusal is judged by -----------------------------------------------------------------------------
+
+    def pruned(self, run_id: str) -> bool:
+        return False
+
+    def last_sequence(self, run_id: str) -> int | None:
+        entry = self._runs.get(run_id)
+        return None if entry is None else entry.record.last_sequence
+
+    def token_owner(self, token_hash: bytes, besides: str) -> ActiveHook | None:
+        for run_id, hook_id in self._owners.get(token_hash, ()):
+            if run_id != besides:
+                return ActiveHook(run_id, hook_id)
+        return None
+
+    # writing -------------------------------------------------------------------------------------------------
+
+    def apply(self, batch: Batch) -> None:
+        """Takes over the index changes of an accepted batch, in the order of R47."""
+        record = record_of(batch)
+        entry = self._runs.get(batch.run_id)
+        if entry is None:
+            entry = self._runs[batch.run_id] = _Entry(record)
+            insort(self._run_ids, batch.run_id)
+        else:
+            self._count(entry.record, -1)
+            entry.record = record
+        self._count(record, +1)
+        self._apply_wakeups(entry, batch)
+        self._apply_hooks(entry, batch)
+
+    def _apply_wakeups(self, entry: _Entry, batch: Batch) -> None:
+        gone = list(entry.wakeups) if batch.clear_wakeups else [(w.kind, w.subject_id) for w in batch.delete_wakeups]
+        for kind, subject_id in gone:
+            self._drop_wakeup(entry, kind, subject_id)
+        for wakeup in batch.upsert_wakeups:
+            self._drop_wakeup(entry, wakeup.kind, wakeup.subject_id)
+            entry.wakeups[wakeup.kind, wakeup.subject_id] = wakeup.due
+            insort(self._due, (wakeup.due, batch.run_id, RANK[wakeup.kind], wakeup.subject_id))
+
+    def _drop_wakeup(self, entry: _Entry, kind: str, subject_id: str) -> None:
+        due = entry.wakeups.pop((kind, subject_id), None)
+        if due is not None:
+            del self._due[bisect_left(self._due, (due, entry.record.run_id, RANK[kind], subject_id))]
+
+    def _apply_hooks(self, entry: _Entry, batch: Batch) -> None:
+        for hook_id in list(entry.hooks) if batch.clear_hooks else [h.hook_id for h in batch.delete_hooks]:
+            self._drop_hook(entry, hook_id)
+        for hook in batch.insert_hooks:
+            entry.hooks[hook.hook_id] = hook.token_hash
+            insort(self._hooks, (batch.run_id, hook.hook_id))
+            insort(self._owners.setdefault(hook.token_hash, []), (batch.run_id, hook.hook_id))
+
+    def _drop_hook(self, entry: _Entry, hook_id: str) -> None:
+        token_hash = entry.hooks.pop(hook_id, None)
+        if token_hash is None:
+            return
+        key = (entry.record.run_id, hook_id)
+        del self._hooks[bisect_left(self._hooks, key)]
+        owners = self._owners[token_hash]
+        owners.remove(key)
+        if not owners:
+            del self._owners[token_hash]
+
+    def _count(self, record: RunRecord, by: int) -> None:
+        key = (record.status, record.terminal)
+        tally = self._tallies.get(key) or Tally(record.status, record.terminal, 0, 0, 0, 0)
+        self._tallies[key] = Tally(
+            tally.status,
+            tally.terminal,
+            tally.runs + by,
+            tally.open_waits + by * record.open_waits,
+            tally.active_hooks + by * record.active_hooks,
+            tally.pending_retries + by * record.pending_retries,
+        )
+
+    # questions -----------------------------------------------------------------------------------------------
+
+    def due(self, now: int, limit: int | None) -> list[Wakeup]:
+        """As `FlowEventStore.list_due_wakeups`."""
+        found = self._due[: bisect_left(self._due, (now + 1,))][:limit]
+        return [self._wakeup(row) for row in sorted(found, key=lambda row: (row[2], row[1], row[3]))]
+
+    def next_wakeup(self) -> Wakeup | None:
+        """The first row by (due, run id, kind, subject id)."""
+        return self._wakeup(self._due[0]) if self._due else None
+
+    def _wakeup(self, row: tuple[int, str, int, str]) -> Wakeup:
+        due, run_id, rank, subject_id = row
+        return Wakeup(run_id, KINDS[rank], subject_id, due, self._runs[run_id].record.build)
+
+    def find_hooks(self, token_hash: bytes) -> list[ActiveHook]:
+        """Active hooks with that token hash, by (run id, hook id)."""
+        return [ActiveHook(*key) for key in self._owners.get(token_hash, ())]
+
+    def hooks(self) -> list[ActiveHook]:
+        """All active hooks, by (run id, hook id)."""
+        return [ActiveHook(*key) for key in self._hooks]
+
+    def runs(self, filter: RunFilter, after: str | None, limit: int) -> RunPage:
+        """One page of the run index, by run id."""
+        start = 0 if after is None else bisect_right(self._run_ids, after)
+        found: list[RunRecord] = []
+        for run_id in islice(self._run_ids, start, None):
+            record = self._runs[run_id].record
+            if matches(filter, record):
+                found.append(record)
+                if len(found) > limit:
+                    break
+        return page_of(found, limit)
+
+    def run_ids(self) -> list[str]:
+        """All run ids, sorted by bytes."""
+        return list(self._run_ids)
+
+    def summary(self) -> RunSummary:
+        """The counters of spec 2.7."""
+        return summary_of(self._tallies.values())

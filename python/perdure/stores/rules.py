@@ -1,0 +1,156 @@
+"""What every store does alike: the order of refusals (R47), pages, counters, and the cut through a commit's lines (R50)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple, Protocol
+
+from perdure.errors import EventConflict, FlowError, HookTokenConflict, RunConflict, RunNotFound
+from perdure.kernel import Batch
+from perdure.stores.base import ActiveHook, RunFilter, RunPage, RunRecord, RunSummary
+
+__all__ = [
+    "ALL_RUNS",
+    "KINDS",
+    "RANK",
+    "Lookup",
+    "Tally",
+    "check_call",
+    "check_limit",
+    "lines_after",
+    "matches",
+    "page_of",
+    "record_of",
+    "refusal",
+    "summary_of",
+]
+
+ALL_RUNS: Final = RunFilter()
+RANK: Final[dict[str, int]] = {"wait": 0, "retry": 2}
+"""Order of wakeup kinds, and their number in an index (spec 7.5; 1 is the hook's, which no wakeup has)."""
+KINDS: Final[dict[int, str]] = {rank: kind for kind, rank in RANK.items()}
+
+
+class Lookup(Protocol):
+    """What a refusal is judged by: the store as the batches before this one left it."""
+
+    def pruned(self, run_id: str) -> bool:
+        """Whether the id has a tombstone (R51)."""
+        ...
+
+    def last_sequence(self, run_id: str) -> int | None:
+        """Sequence of the run's last event, None for an unknown run."""
+        ...
+
+    def token_owner(self, token_hash: bytes, besides: str) -> ActiveHook | None:
+        """The first active hook, by (run id, hook id), that holds the token in a run other than `besides`."""
+        ...
+
+
+def refusal(batch: Batch, rows: Lookup) -> FlowError | None:
+    """The first refusal of `batch` in the order of R47, None if it may be written."""
+    run_id = batch.run_id
+    if rows.pruned(run_id):
+        return RunConflict(run_id, "pruned")
+    actual = rows.last_sequence(run_id) or 0
+    if actual != batch.expected_sequence:
+        return EventConflict(run_id, batch.expected_sequence, actual)
+    for linked in batch.links:
+        if linked != run_id and rows.last_sequence(linked) is None:
+            return RunNotFound(linked)
+    for hook in batch.insert_hooks:
+        owner = rows.token_owner(hook.token_hash, run_id)
+        if owner is not None:
+            return HookTokenConflict(hook.token, owner.run_id, owner.hook_id)
+    return None
+
+
+def check_call(batches: Sequence[Batch]) -> None:
+    """Raises `ValueError` for a call with two batches of one run: which of them is meant to come first is not said."""
+    seen: set[str] = set()
+    for batch in batches:
+        if batch.run_id in seen:
+            raise ValueError(f"run {batch.run_id!r} has two batches in one commit call; commit them one after the other")
+        seen.add(batch.run_id)
+
+
+def lines_after(lines: bytes, first_sequence: int, after: int) -> bytes:
+    """The lines of a commit that begins at `first_sequence` whose events come after sequence `after`."""
+    start = 0
+    for _ in range(after + 1 - first_sequence):
+        start = lines.find(b"\n", start) + 1
+        if start == 0:
+            return b""
+    return lines[start:]
+
+
+def record_of(batch: Batch) -> RunRecord:
+    """The run's row after `batch`, apart from the kernel's objects."""
+    row = batch.row
+    return RunRecord(
+        batch.run_id,
+        row.name,
+        row.version,
+        row.build,
+        row.status,
+        row.terminal,
+        row.open_waits,
+        row.active_hooks,
+        row.pending_retries,
+        row.created_at,
+        row.updated_at,
+        row.ended_at,
+        row.last_sequence,
+    )
+
+
+def matches(filter: RunFilter, record: RunRecord) -> bool:
+    """Whether every field given in `filter` holds for `record`."""
+    return (
+        (filter.status is None or record.status in filter.status)
+        and (filter.name is None or record.name == filter.name)
+        and (filter.version is None or record.version == filter.version)
+        and (filter.build is None or record.build == filter.build)
+        and (filter.terminal is None or record.terminal == filter.terminal)
+    )
+
+
+def check_limit(limit: int | None) -> None:
+    """Raises `ValueError` for a limit below 1."""
+    if limit is not None and limit < 1:
+        raise ValueError(f"limit is {limit}; ask for at least 1 row")
+
+
+def page_of(found: Sequence[RunRecord], limit: int) -> RunPage:
+    """The page of up to `limit` rows out of `found`, which holds one row more if another page follows."""
+    more = len(found) > limit
+    return RunPage(tuple(found[:limit]), found[limit - 1].run_id if more else None)
+
+
+class Tally(NamedTuple):
+    """Counters of the runs of one status."""
+
+    status: str
+    terminal: bool
+    runs: int
+    open_waits: int
+    active_hooks: int
+    pending_retries: int
+
+
+def summary_of(tallies: Iterable[Tally]) -> RunSummary:
+    """Adds tallies up to the counters of spec 2.7; what ended runs left open does not count."""
+    count: dict[str, int] = {}
+
+    def add(name: str, by: int) -> None:
+        count[name] = count.get(name, 0) + by
+
+    for tally in tallies:
+        add("total_runs", tally.runs)
+        add(f"{tally.status}_runs", tally.runs)
+        add("terminal_runs" if tally.terminal else "non_terminal_runs", tally.runs)
+        if not tally.terminal:
+            add("open_waits", tally.open_waits)
+            add("active_hooks", tally.active_hooks)
+            add("pending_retries", tally.pending_retries)
+    return RunSummary(**count)

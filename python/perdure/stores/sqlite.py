@@ -1,0 +1,231 @@
+"""The SQLite store: one file, write-ahead log, one writing thread with group commit, reads beside it (DESIGN §7, R50)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
+from threading import Lock
+from typing import Any, Final, TypeVar
+
+from perdure.errors import FlowError, OutcomeUnknown, RunNotFound, StoreError
+from perdure.instant import MAX_NS, MIN_NS, due_key, parse_instant
+from perdure.kernel import Batch
+from perdure.stores.base import ActiveHook, Committed, RunFilter, RunPage, RunRecord, RunSummary, Wakeup
+from perdure.stores.group import GroupCommitter
+from perdure.stores.rules import ALL_RUNS, KINDS, Tally, check_limit, lines_after, page_of, summary_of
+from perdure.stores.sqlite_file import SqliteFile, Synchronous
+from perdure.stores.sqlite_writer import SqliteWriter
+
+__all__ = ["SqliteEventStore"]
+
+T = TypeVar("T")
+_READERS: Final = 2
+
+HISTORY: Final = """
+SELECT first_sequence, lines FROM flow_commits
+WHERE run_id = ?1 AND first_sequence >= (
+    SELECT max(first_sequence) FROM flow_commits WHERE run_id = ?1 AND first_sequence <= max(?2, 0) + 1)
+ORDER BY first_sequence"""
+_WAKEUP: Final = """
+SELECT w.run_id, w.kind, w.subject_id, w.due_key, r.build
+FROM flow_wakeups AS w JOIN flow_runs AS r ON r.run_id = w.run_id"""
+DUE: Final = f"{_WAKEUP} WHERE w.due_key <= ? ORDER BY w.due_key, w.run_id, w.kind, w.subject_id LIMIT ?"
+NEXT: Final = f"{_WAKEUP} ORDER BY w.due_key, w.run_id, w.kind, w.subject_id LIMIT 1"
+TOKEN: Final = "SELECT run_id, hook_id FROM flow_hooks WHERE token_hash = ? ORDER BY run_id, hook_id"
+_RUNS: Final = """
+SELECT run_id, name, version, build, status, terminal, open_waits, active_hooks, pending_retries,
+    created_at, updated_at, ended_at, last_sequence
+FROM flow_runs"""
+HOOKS: Final = "SELECT run_id, hook_id FROM flow_hooks ORDER BY run_id, hook_id"
+RUN_IDS: Final = "SELECT run_id FROM flow_runs ORDER BY run_id"
+SUMMARY: Final = """
+SELECT status, terminal, count(*), sum(open_waits), sum(active_hooks), sum(pending_retries)
+FROM flow_runs GROUP BY status, terminal"""
+
+
+class SqliteEventStore:
+    """Histories and index in one SQLite file.
+
+    `address`: a path, `sqlite://path`, `sqlite:path`, or `:memory:` for a database of this process; folder and file are made
+    where they are missing. `clock` gives ns since 1970-01-01T00:00:00Z (R45). With `synchronous` "FULL" an acknowledged
+    commit survives power loss, with "NORMAL" it survives the end of the process only. `busy_seconds` bounds the wait for
+    another program's lock.
+
+    Opening raises `StoreUnavailable` if the file cannot be opened now and `StoreError` if it is not ours to open: a database
+    of the reference engine, or one that a newer release wrote.
+    """
+
+    def __init__(
+        self,
+        address: str | os.PathLike[str],
+        clock: Callable[[], int] = time.time_ns,
+        synchronous: Synchronous = "FULL",
+        *,
+        busy_seconds: float = 10.0,
+    ) -> None:
+        self._file = SqliteFile.at(address, synchronous, busy_seconds)
+        self._clock = clock
+        connection = self._file.open_writer()
+        self._writer = SqliteWriter(self._file, connection)
+        self._writing = ThreadPoolExecutor(1, "perdure-sqlite-writer")
+        self._group = GroupCommitter(self._write, self._writing, str(self._file))
+        self._connections = [connection]
+        self._reading = ThreadPoolExecutor(1 if self._file.in_memory else _READERS, "perdure-sqlite-reader")
+        self._idle: deque[sqlite3.Connection] = deque()
+        self._turn: AbstractContextManager[object] = nullcontext()
+        if self._file.in_memory:
+            # Its tables exist on this one connection only, so reads take turns with the writer.
+            self._idle.append(connection)
+            self._turn = Lock()
+        self._closing: Future[None] | None = None
+
+    def __repr__(self) -> str:
+        return f"<SqliteEventStore: {self._file}>"
+
+    async def commit(self, batches: Sequence[Batch]) -> list[Committed | FlowError]:
+        """As `FlowEventStore.commit`."""
+        return await self._group.commit(batches)
+
+    async def history(self, run_id: str, after: int = 0) -> bytes:
+        """As `FlowEventStore.history`."""
+        rows = await self._read(lambda connection: connection.execute(HISTORY, (run_id, after)).fetchall())
+        if not rows:
+            raise RunNotFound(run_id)
+        first_sequence, lines = rows[0]
+        return lines_after(lines, first_sequence, after) + b"".join(lines for _, lines in rows[1:])
+
+    async def list_due_wakeups(self, now: int, limit: int | None = None) -> list[Wakeup]:
+        """As `FlowEventStore.list_due_wakeups`."""
+        check_limit(limit)
+        values = (due_key(min(max(now, MIN_NS), MAX_NS)), -1 if limit is None else limit)
+        rows = await self._read(lambda connection: connection.execute(DUE, values).fetchall())
+        return [_wakeup(row) for row in sorted(rows, key=lambda row: (row[1], row[0], row[2]))]
+
+    async def next_scheduled_wakeup(self) -> Wakeup | None:
+        """As `FlowEventStore.next_scheduled_wakeup`."""
+        row = await self._read(lambda connection: connection.execute(NEXT).fetchone())
+        return None if row is None else _wakeup(row)
+
+    async def find_active_hooks(self, token_hash: bytes) -> list[ActiveHook]:
+        """As `FlowEventStore.find_active_hooks`."""
+        rows = await self._read(lambda connection: connection.execute(TOKEN, (token_hash,)).fetchall())
+        return [ActiveHook(*row) for row in rows]
+
+    async def list_active_hooks(self) -> list[ActiveHook]:
+        """As `FlowEventStore.list_active_hooks`."""
+        rows = await self._read(lambda connection: connection.execute(HOOKS).fetchall())
+        return [ActiveHook(*row) for row in rows]
+
+    async def runs(self, filter: RunFilter = ALL_RUNS, *, after: str | None = None, limit: int = 100) -> RunPage:
+        """As `FlowEventStore.runs`."""
+        check_limit(limit)
+        query, values = listing(filter, after, limit)
+        rows = await self._read(lambda connection: connection.execute(query, values).fetchall())
+        return page_of([_record(row) for row in rows], limit)
+
+    async def run_ids(self) -> list[str]:
+        """As `FlowEventStore.run_ids`."""
+        return [run_id for (run_id,) in await self._read(lambda connection: connection.execute(RUN_IDS).fetchall())]
+
+    async def summary(self) -> RunSummary:
+        """As `FlowEventStore.summary`."""
+        rows = await self._read(lambda connection: connection.execute(SUMMARY).fetchall())
+        return summary_of(Tally(*row) for row in rows)
+
+    async def close(self) -> None:
+        """As `FlowEventStore.close`. Later calls raise `StoreError`."""
+        if self._closing is None:
+            self._group.close()
+            # Behind what is queued: there is one writing thread and it works in order.
+            self._closing = self._writing.submit(self._close_connections)
+            self._writing.shutdown(wait=False)
+        await asyncio.shield(asyncio.wrap_future(self._closing))
+
+    def clock(self) -> int:
+        """As `FlowEventStore.clock`."""
+        return self._clock()
+
+    def _close_connections(self) -> None:
+        self._reading.shutdown(wait=True)
+        for connection in self._connections:
+            connection.close()
+
+    def _write(self, batches: Sequence[Batch]) -> list[Committed | FlowError]:
+        with self._turn:
+            return self._writer.write(batches)
+
+    async def _read(self, query: Callable[[sqlite3.Connection], T]) -> T:
+        if self._closing is not None:
+            raise StoreError(f"{self._file} is closed; open the store again to use it")
+        return await asyncio.get_running_loop().run_in_executor(self._reading, self._with_reader, query)
+
+    def _with_reader(self, query: Callable[[sqlite3.Connection], T]) -> T:
+        poison = self._writer.poison
+        if poison is not None:
+            raise OutcomeUnknown(poison.detail)
+        try:
+            connection = self._reader()
+            try:
+                with self._turn:
+                    return query(connection)
+            finally:
+                self._idle.append(connection)
+        except sqlite3.Error as error:
+            raise self._file.failure(error, "reading") from None
+
+    def _reader(self) -> sqlite3.Connection:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            connection = self._file.open_reader()
+            self._connections.append(connection)
+            return connection
+
+
+def listing(filter: RunFilter, after: str | None, limit: int) -> tuple[str, list[object]]:
+    """The query of one page of runs, with one row more to see whether another page follows."""
+    terms: list[str] = []
+    values: list[object] = []
+    if filter.status is not None:
+        terms.append(f"status IN ({', '.join('?' * len(filter.status))})")
+        values += filter.status
+    for column in ("name", "version", "build", "terminal"):
+        value = getattr(filter, column)
+        if value is not None:
+            terms.append(f"{column} = ?")
+            values.append(value)
+    if after is not None:
+        terms.append("run_id > ?")
+        values.append(after)
+    where = f"WHERE {' AND '.join(terms)} " if terms else ""
+    return f"{_RUNS} {where}ORDER BY run_id LIMIT ?", [*values, limit + 1]
+
+
+def _wakeup(row: tuple[str, int, str, str, str | None]) -> Wakeup:
+    run_id, kind, subject_id, due, build = row
+    return Wakeup(run_id, KINDS[kind], subject_id, parse_instant(due), build)
+
+
+def _record(row: tuple[Any, ...]) -> RunRecord:
+    run_id, name, version, build, status, terminal, waits, hooks, retries, created, updated, ended, last = row
+    return RunRecord(
+        run_id,
+        name,
+        version,
+        build,
+        status,
+        bool(terminal),
+        waits,
+        hooks,
+        retries,
+        parse_instant(created),
+        parse_instant(updated),
+        None if ended is None else parse_instant(ended),
+        last,
+    )

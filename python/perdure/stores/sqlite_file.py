@@ -1,0 +1,156 @@
+"""An SQLite database file: its address, its connections, and what its errors mean to a caller (spec 7.6, R48)."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from perdure.errors import OutcomeUnknown, StoreError, StoreUnavailable
+from perdure.stores.migrations import bundled, migrate
+
+__all__ = ["SqliteFile", "Synchronous"]
+
+Synchronous = Literal["FULL", "NORMAL"]
+_JOURNAL_BYTES: Final = 64 * 1024 * 1024
+_OLDEST: Final = (3, 37, 0)  # STRICT tables
+_PAUSE_SECONDS: Final = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class SqliteFile:
+    """One database, opened by path. `busy_seconds` is how long to wait for another process's lock."""
+
+    path: str  # ":memory:" for a database of this process
+    synchronous: Synchronous
+    busy_seconds: float
+
+    @classmethod
+    def at(cls, address: str | os.PathLike[str], synchronous: Synchronous, busy_seconds: float) -> SqliteFile:
+        """Takes a path, `sqlite://path`, `sqlite:path` or `:memory:` in any of them. Raises `ValueError`."""
+        path = os.fspath(address)
+        for prefix in ("sqlite://", "sqlite:"):
+            if path.startswith(prefix):
+                path = path.removeprefix(prefix)
+                if "?" in path:
+                    raise ValueError(f"{address!r} has options after '?'; give them as arguments of the store")
+                break
+        if not path:
+            raise ValueError("the address of an SQLite store is empty; give a file path or ':memory:'")
+        if synchronous not in ("FULL", "NORMAL"):
+            raise ValueError(f"synchronous is {synchronous!r}; use 'FULL' or 'NORMAL'")
+        return cls(path, synchronous, busy_seconds)
+
+    def __str__(self) -> str:
+        return "the SQLite database in memory" if self.in_memory else f"SQLite file {self.path}"
+
+    @property
+    def in_memory(self) -> bool:
+        return self.path == ":memory:"
+
+    def open_writer(self) -> sqlite3.Connection:
+        """Makes the file and its folder where they are missing, migrates it, and returns a connection in autocommit mode.
+
+        Raises `StoreError` for a database that is not ours to write, `StoreUnavailable` if it cannot be opened now."""
+        if sqlite3.sqlite_version_info < _OLDEST:
+            raise StoreError(f"SQLite {sqlite3.sqlite_version} is too old for perdure; use 3.37 or newer")
+        if not self.in_memory:
+            try:
+                Path(self.path).parent.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise StoreError(f"{self}: its folder cannot be made ({error.strerror}); choose another path") from None
+        try:
+            connection = self._connect()
+        except sqlite3.Error as error:
+            raise self.failure(error, "opening it") from None
+        try:
+            self._refuse_foreign(connection)
+            self._use_wal(connection)
+            migrate(connection, str(self), bundled("sqlite"))
+        except sqlite3.Error as error:
+            connection.close()
+            raise self.failure(error, "opening it") from None
+        except StoreError:
+            connection.close()
+            raise
+        return connection
+
+    def open_reader(self) -> sqlite3.Connection:
+        """A connection that only reads. Raises what sqlite3 raises."""
+        connection = self._connect()
+        connection.execute("PRAGMA query_only = ON")
+        return connection
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            self.path, timeout=self.busy_seconds, isolation_level=None, check_same_thread=False
+        )
+        connection.execute(f"PRAGMA synchronous = {self.synchronous}")
+        connection.execute(f"PRAGMA journal_size_limit = {_JOURNAL_BYTES}")
+        return connection
+
+    def _refuse_foreign(self, connection: sqlite3.Connection) -> None:
+        if connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'a3s_orm_migrations'").fetchone():
+            raise StoreError(
+                f"{self} holds a3s_orm_migrations: it belongs to the reference engine, whose tables perdure does not use; "
+                "export its histories as JSON lines and open another file"
+            )
+
+    def _use_wal(self, connection: sqlite3.Connection) -> None:
+        deadline = time.monotonic() + self.busy_seconds
+        while True:
+            try:
+                (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+                break
+            except sqlite3.OperationalError as error:
+                # Two processes that convert one file at once do not wait for each other: SQLite tells one of them at once.
+                if not is_busy(error) or time.monotonic() >= deadline:
+                    raise
+                time.sleep(_PAUSE_SECONDS)
+        if mode != ("memory" if self.in_memory else "wal"):
+            raise StoreError(f"{self} cannot use a write-ahead log (it is in {mode} mode); put it on a local file system")
+
+    def failure(self, error: sqlite3.Error, doing: str) -> StoreError:
+        """The error to raise for `error`, where it is certain that nothing was written."""
+        code = _primary_code(error)
+        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            return StoreUnavailable(
+                f"{self} stayed locked by another program for {self.busy_seconds:g} s while {doing}; nothing was written. "
+                "End the program that holds it, or raise busy_seconds"
+            )
+        if code == sqlite3.SQLITE_FULL:
+            return StoreUnavailable(f"{self} has no room left ({error}) while {doing}; nothing was written. Free disk space")
+        if code == sqlite3.SQLITE_CANTOPEN:
+            return StoreUnavailable(f"{self} cannot be opened while {doing}; check that its folder exists and may be written")
+        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+            return StoreError(f"{self} is damaged or no SQLite database ({error}) while {doing}; restore it from a backup")
+        return StoreError(f"{self} failed while {doing}: {error}")
+
+    def unknown(self, error: sqlite3.Error) -> OutcomeUnknown:
+        """The error to raise where SQLite cannot say what is on disk."""
+        return OutcomeUnknown(
+            f"{self} met an input/output error ({error}) while committing, so what is on disk is unknown; "
+            "this store object takes no more calls. Check the disk, then open the file again"
+        )
+
+
+def _primary_code(error: sqlite3.Error) -> int:
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
+
+
+def is_busy(error: sqlite3.Error) -> bool:
+    """Whether another connection's lock is in the way."""
+    return _primary_code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+def is_certain(error: sqlite3.Error) -> bool:
+    """Whether a failed COMMIT has certainly written nothing (R48)."""
+    return is_busy(error) or _primary_code(error) == sqlite3.SQLITE_FULL
+
+
+def is_input_output(error: sqlite3.Error) -> bool:
+    """Whether the disk failed, after which SQLite's picture of the file may differ from the file."""
+    return _primary_code(error) == sqlite3.SQLITE_IOERR
