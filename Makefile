@@ -75,10 +75,10 @@ check: $(KERNEL) $(TOOLS) ## Formatting, lints, types, stubs and layers; changes
 	@$(CARGO) clippy --quiet --locked --workspace --all-targets -- -D warnings
 
 bench: $(KERNEL) $(TOOLS) ## The benchmarks, some minutes; writes benches/RESULTS.md
-	@$(PY) benches/report.py
+	@$(PY) -m benches.report
 
 bench-smoke: $(KERNEL) $(TOOLS) ## The benchmarks with tiny rounds: do they still run and agree?
-	@$(PY) benches/report.py --smoke
+	@$(PY) -m benches.report --smoke
 
 wheel: $(TOOLS) ## A release wheel in dist/
 	@echo "==> building a wheel in release mode"

@@ -1,0 +1,1 @@
+"""Benchmarks: pytest-benchmark suites, and `report` that runs them and writes RESULTS.md."""
