@@ -34,7 +34,8 @@ endif
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-rust test-python check bench bench-smoke wheel fuzz kernel clean
+.PHONY: help demo test test-rust test-python bench bench-smoke wheel fuzz kernel clean
+.PHONY: check check-format check-lint check-layers check-types check-stubs check-examples check-clippy
 
 help: ## This list
 	@echo "perdure: durable workflows for Python, replayed by a Rust kernel."
@@ -56,21 +57,35 @@ test-python: $(KERNEL) $(TOOLS)
 	@echo "==> Python tests, both kernels"
 	@$(PY) -m pytest
 
-# Cheap checks first; each one fails the target.
-check: $(KERNEL) $(TOOLS) ## Formatting, lints, types, stubs and layers; changes nothing
-	@echo "==> rustfmt"
+# Cheap ones first; `make -k check` goes on after a failure and shows them all.
+check: check-format check-lint check-layers check-types check-stubs check-examples check-clippy ## Formatting, lints, types, stubs and layers; changes nothing
+
+check-format: $(TOOLS)
+	@echo "==> rustfmt, ruff format"
 	@$(CARGO) fmt --all --check
+	@$(PY) -m ruff format --quiet --diff
+
+check-lint: $(TOOLS)
 	@echo "==> ruff"
 	@$(PY) -m ruff check --quiet
-	@$(PY) -m ruff format --quiet --check
+
+check-layers: $(KERNEL) $(TOOLS)
 	@echo "==> layers"
 	@$(PY) -m pytest --quiet tests/test_layers.py
+
+check-types: $(KERNEL) $(TOOLS)
 	@echo "==> mypy --strict"
 	@$(PY) -m mypy
+
+check-stubs: $(KERNEL) $(TOOLS)
 	@echo "==> stubtest of perdure._core"
 	@MYPYPATH=python $(PY) -m mypy.stubtest perdure._core
+
+check-examples: $(KERNEL) $(TOOLS)
 	@echo "==> pyright strict on examples/"
 	@$(PY) -m pyright --pythonpath $(PY)
+
+check-clippy: $(BUILDER)
 	@echo "==> clippy"
 	@$(CARGO) clippy --quiet --locked --workspace --all-targets -- -D warnings
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -38,6 +39,10 @@ def kernels() -> dict[str, Kernel]:
 Measure = Callable[..., None]
 
 
+def _arguments(setup: Callable[[], Any]) -> tuple[tuple[Any], dict[str, Any]]:
+    return (setup(),), {}
+
+
 @pytest.fixture
 def measure(benchmark: BenchmarkFixture, request: pytest.FixtureRequest) -> Measure:
     """`measure(row, engine, function, events=…, setup=…, rounds=…)`: one cell of the table of results.
@@ -61,7 +66,7 @@ def measure(benchmark: BenchmarkFixture, request: pytest.FixtureRequest) -> Meas
         if setup is None and not smoke:
             benchmark(function)
         else:
-            arguments = None if setup is None else lambda: ((setup(),), {})
+            arguments = partial(_arguments, setup) if setup else None
             benchmark.pedantic(function, setup=arguments, rounds=1 if smoke else rounds, iterations=1)
 
     return run
