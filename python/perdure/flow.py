@@ -1,0 +1,309 @@
+"""`Flow`: the registry of steps and workflows, and the runtime that the engine asks (spec 09 §9.2, R41, R56, R57)."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol, TypeVar, overload
+
+from perdure.commands import RuntimeCommand
+from perdure.context import WorkflowContext
+from perdure.envelope import Envelope
+from perdure.errors import FlowError, StepNotRegistered, WorkflowNotRegistered, WorkflowRaised
+from perdure.policy import RetryPolicy
+from perdure.spec import WorkflowSpec
+from perdure.step import Mode, Step, StepContext, StepPlan, place
+from perdure.wire import whole_ms
+
+if TYPE_CHECKING:
+    from perdure.kernel import Reads
+
+__all__ = [
+    "Flow",
+    "FlowRuntime",
+    "SpecSource",
+    "StepInvocation",
+    "StepPlan",
+    "StepPlanner",
+    "Workflow",
+    "WorkflowInvocation",
+]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+WorkflowFunction = Callable[[WorkflowContext], RuntimeCommand]
+
+_PACKAGE: Final = str(Path(__file__).parent)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowInvocation:
+    """One ask: the workflow of `spec` answers with a command for what `reads` shows."""
+
+    run_id: str
+    spec: WorkflowSpec
+    reads: Reads = field(repr=False)
+    history: Callable[[], list[Envelope]] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class StepInvocation:
+    """One attempt of one step. `input` is the stored JSON."""
+
+    run_id: str
+    step_id: str
+    step_name: str
+    input: bytes = field(repr=False)
+    attempt: int
+    context: StepContext
+
+
+class FlowRuntime(Protocol):
+    """What the engine needs of its host: code for workflows and steps. `Flow` is one; hosts may bring their own."""
+
+    def run_workflow(self, invocation: WorkflowInvocation) -> RuntimeCommand:
+        """The next command. Raises `WorkflowNotRegistered`; any exception leaves the run open."""
+        ...
+
+    def run_step(self, invocation: StepInvocation) -> object:
+        """The output of one attempt, or an awaitable of it. Called on a thread, on the loop or in place, as planned."""
+        ...
+
+
+class StepPlanner(Protocol):
+    """What a runtime may offer beside: how each step is run."""
+
+    def plan_step(self, step_name: str) -> StepPlan:
+        """How this step is run. Raises `StepNotRegistered`, before anything is recorded (R57)."""
+        ...
+
+
+class SpecSource(Protocol):
+    """What a runtime may offer beside: specs of workflows given by function or name."""
+
+    def spec_of(self, workflow: Any) -> WorkflowSpec:
+        """The spec to start. Raises `WorkflowNotRegistered`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Workflow:
+    """A registered workflow in the command form. Calling it calls the function."""
+
+    name: str
+    version: str
+    function: WorkflowFunction
+
+    def __call__(self, ctx: WorkflowContext) -> RuntimeCommand:
+        return self.function(ctx)
+
+    def spec(self, build: str | None = None) -> WorkflowSpec:
+        """The spec of its runs (R57)."""
+        return WorkflowSpec.python(self.name, self.version, build)
+
+
+class Flow:
+    """Steps by name and workflows by name and version. One per application; register at import time."""
+
+    def __init__(self) -> None:
+        self._steps: dict[str, Step[..., Any]] = {}
+        self._workflows: dict[tuple[str, str], Workflow] = {}
+
+    # -- registration --------------------------------------------------------------------------------------------
+
+    @overload
+    def step(self, function: Callable[P, R], /) -> Step[P, R]: ...
+    @overload
+    def step(
+        self,
+        *,
+        name: str | None = None,
+        retry: RetryPolicy | None = None,
+        timeout: timedelta | None = None,
+        inline: bool = False,
+    ) -> Callable[[Callable[P, R]], Step[P, R]]: ...
+    def step(
+        self,
+        function: Any = None,
+        *,
+        name: str | None = None,
+        retry: RetryPolicy | None = None,
+        timeout: timedelta | None = None,
+        inline: bool = False,
+    ) -> Any:
+        """Registers a step under `name`, by default the function's.
+
+        A plain function runs on a thread, an `async def` on the engine's loop, `inline=True` in place: for work of
+        microseconds only. `retry` is its policy where the command names none, `timeout` the limit of one attempt.
+        Raises `ValueError` for a second step of that name, or for an inline step that is async or has a timeout (R54).
+        """
+
+        def register(function: Callable[..., Any]) -> Step[..., Any]:
+            return self._add_step(function, name or function.__name__, retry, timeout, inline)
+
+        return register if function is None else register(function)
+
+    def workflow(self, name: str, *, version: str = "1") -> Callable[[WorkflowFunction], Workflow]:
+        """Registers a workflow in the command form: a pure function of its context that returns one command.
+
+        Raises `ValueError` for a second workflow of that name and version, `TypeError` for an `async def`.
+        """
+
+        def register(function: WorkflowFunction) -> Workflow:
+            if inspect.iscoroutinefunction(inspect.unwrap(function)):
+                raise TypeError(
+                    f"workflow {name!r} at {place(function)} is an async def: the async form comes with a later "
+                    "release; write a plain function that returns one command"
+                )
+            known = self._workflows.get((name, version))
+            if known is not None:
+                raise ValueError(
+                    f"workflow {name!r} version {version!r} is registered twice: "
+                    f"at {place(known.function)} and at {place(function)}"
+                )
+            workflow = Workflow(name, version, function)
+            self._workflows[name, version] = workflow
+            return workflow
+
+        return register
+
+    def _add_step(
+        self,
+        function: Callable[..., Any],
+        name: str,
+        retry: RetryPolicy | None,
+        timeout: timedelta | None,
+        inline: bool,
+    ) -> Step[..., Any]:
+        known = self._steps.get(name)
+        if known is not None:
+            both = f"at {place(known.function)} and at {place(function)}"
+            raise ValueError(f"step {name!r} is registered twice: {both}; give one of them another name=")
+        is_async = inspect.iscoroutinefunction(inspect.unwrap(function))
+        if inline and (is_async or timeout is not None):
+            reason = "is an async def" if is_async else "has a timeout"
+            raise ValueError(f"step {name!r} at {place(function)} {reason} and so cannot run inline (R54)")
+        mode: Mode = "inline" if inline else "async" if is_async else "thread"
+        limit = None if timeout is None else whole_ms("timeout", timeout, 1)
+        step = Step(function, name, StepPlan(mode, limit, retry), _caller_names())
+        self._steps[name] = step
+        return step
+
+    # -- look-up -------------------------------------------------------------------------------------------------
+
+    @property
+    def workflows(self) -> Mapping[tuple[str, str], Workflow]:
+        """All registered workflows by name and version."""
+        return dict(self._workflows)
+
+    @property
+    def steps(self) -> Mapping[str, Step[..., Any]]:
+        """All registered steps by name."""
+        return dict(self._steps)
+
+    def find_workflow(self, name: str, version: str) -> Workflow:
+        """The workflow of this name and version. Raises `WorkflowNotRegistered`."""
+        found = self._workflows.get((name, version))
+        if found is None:
+            raise WorkflowNotRegistered(name, version, tuple(sorted(self._workflows)))
+        return found
+
+    def find_step(self, name: str) -> Step[..., Any]:
+        """The step of this name. Raises `StepNotRegistered`."""
+        found = self._steps.get(name)
+        if found is None:
+            raise StepNotRegistered(name)
+        return found
+
+    def spec_of(self, workflow: WorkflowSpec | Workflow | WorkflowFunction | str) -> WorkflowSpec:
+        """The spec to start: of a spec, a workflow, its function, or a name that has one version here.
+
+        Raises `WorkflowNotRegistered`, or `ValueError` for a name with several versions.
+        """
+        if isinstance(workflow, WorkflowSpec):
+            return workflow
+        if isinstance(workflow, Workflow):
+            return workflow.spec()
+        if isinstance(workflow, str):
+            return self._only(workflow, [w for w in self._workflows.values() if w.name == workflow])
+        name = getattr(workflow, "__qualname__", repr(workflow))
+        return self._only(name, [w for w in self._workflows.values() if w.function is workflow])
+
+    def _only(self, name: str, found: list[Workflow]) -> WorkflowSpec:
+        if not found:
+            raise WorkflowNotRegistered(name, "any", tuple(sorted(self._workflows)))
+        if len(found) > 1:
+            versions = ", ".join(f"{w.name} {w.version}" for w in found)
+            raise ValueError(f"{name!r} means several workflows ({versions}); start WorkflowSpec.python(name, version)")
+        return found[0].spec()
+
+    # -- the runtime ---------------------------------------------------------------------------------------------
+
+    def run_workflow(self, invocation: WorkflowInvocation) -> RuntimeCommand:
+        """Asks the workflow for its next command.
+
+        Raises `WorkflowNotRegistered`; `WorkflowRaised`, its cause chained, for whatever the function raises and for a
+        result that is no command. This package's own errors, such as `Serialization` of a builder, pass through.
+        """
+        workflow = self.find_workflow(invocation.spec.name, invocation.spec.version)
+        try:
+            result = workflow.function(WorkflowContext(invocation.reads, invocation.history))
+            if isinstance(result, RuntimeCommand):
+                return result
+            raise TypeError(_no_command(result))
+        except FlowError as error:
+            if error.run_id is None:
+                error.run_id = invocation.run_id
+            raise
+        except Exception as error:  # a workflow may raise anything; it becomes one typed error with its cause
+            text, where = f"{type(error).__name__}: {error}", _where(error.__traceback__) or place(workflow.function)
+            raise WorkflowRaised(invocation.run_id, workflow.name, workflow.version, text, where) from error
+
+    def plan_step(self, step_name: str) -> StepPlan:
+        """How this step is run. Raises `StepNotRegistered`, or `TypeError` if an annotation of it names nothing."""
+        step = self.find_step(step_name)
+        _ = step.binding  # an annotation that cannot be read must show before the attempt is recorded
+        return step.plan
+
+    def run_step(self, invocation: StepInvocation) -> Any | Awaitable[Any]:
+        """Calls the step with its stored input, which may give an awaitable.
+
+        Raises `StepNotRegistered`, `Serialization("payload")` for an input that does not fit, or what the step raises.
+        """
+        step = self.find_step(invocation.step_name)
+        args, named = step.binding.arguments(invocation.input, invocation.context)
+        return step.function(*args, **named)
+
+
+def _no_command(result: object) -> str:
+    if inspect.iscoroutine(result):
+        result.close()
+    return (
+        f"it returned {type(result).__name__} where a command is due; "
+        "return what a method of ctx gives, such as ctx.complete()"
+    )
+
+
+def _where(frames: TracebackType | None) -> str | None:
+    """File and line of the innermost frame outside this package."""
+    found = None
+    while frames is not None:
+        file = frames.tb_frame.f_code.co_filename
+        if not file.startswith(_PACKAGE):
+            found = f"{file}:{frames.tb_lineno}"
+        frames = frames.tb_next
+    return found
+
+
+def _caller_names() -> Mapping[str, Any]:
+    """The local names at the decorator, so that annotations of a step may name classes of an enclosing function."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename == __file__:
+        frame = frame.f_back
+    return {} if frame.f_locals is frame.f_globals else dict(frame.f_locals)

@@ -1,0 +1,104 @@
+"""What becomes of one attempt, as the `outcome` JSON that the kernel settles (R15, R53)."""
+
+from __future__ import annotations
+
+import traceback
+from datetime import timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+from perdure.errors import NonRetryable, RetryAfter, Serialization
+from perdure.payload import encode
+from perdure.wire import Part, object_json
+
+__all__ = ["completed_outcome", "failure_outcome", "timeout_outcome"]
+
+MAX_TRACEBACK_BYTES: Final = 32 * 1024
+_PACKAGE: Final = str(Path(__file__).parent)
+_MILLISECOND: Final = timedelta(milliseconds=1)
+
+
+def completed_outcome(value: object, record_traceback: bool = False) -> bytes:
+    """The outcome of an attempt that returned `value`; what cannot be stored is a final failure (R15). Never raises."""
+    try:
+        return object_json([("type", b'"completed"'), ("output", encode(value))])
+    except Serialization as error:
+        return failure_outcome(error, record_traceback)
+
+
+def failure_outcome(error: BaseException, record_traceback: bool) -> bytes:
+    """The outcome of an attempt that raised. With `record_traceback` it carries the failure's detail (R53)."""
+    final = True
+    if isinstance(error, NonRetryable):
+        text = f"non-retryable step error: {_message(error)}"
+    elif isinstance(error, Serialization) and error.rule == "payload":
+        text = f"serialization error: {error.detail}"
+    else:
+        final, text = False, f"runtime error: {_message(error)}"
+    parts: list[Part] = [("type", b'"non_retryable"' if final else b'"failed"'), ("error", _text(text))]
+    if isinstance(error, RetryAfter) and (delay_ms := _delay_ms(error.delay)) is not None:
+        parts.append(("retry_after_ms", b"%d" % delay_ms))
+    if record_traceback:
+        parts.append(("failure", _failure(error)))
+    return object_json(parts)
+
+
+def timeout_outcome(limit_ms: int) -> bytes:
+    """The outcome of an attempt that ran longer than its limit (R53, R54)."""
+    text = f"runtime error: attempt timed out after {limit_ms} ms"
+    return object_json([("type", b'"failed"'), ("error", _text(text))])
+
+
+def _delay_ms(delay: object) -> int | None:
+    """Milliseconds, rounded up so that the next attempt is not early; what is out of range is the kernel's to ignore (R5).
+
+    A plain int is milliseconds already, for delays beyond a timedelta; anything else suggests nothing.
+    """
+    if isinstance(delay, timedelta):
+        return -(-delay // _MILLISECOND)
+    return delay if type(delay) is int else None
+
+
+def _message(error: BaseException) -> str:
+    try:
+        text = str(error)
+    except Exception:  # the step's own __str__ may raise anything; the attempt still has to be recorded
+        text = ""
+    return text if text.strip() else type(error).__name__
+
+
+def _failure(error: BaseException) -> bytes:
+    kind = type(error)
+    return object_json(
+        [
+            ("type", _text(f"{kind.__module__}.{kind.__qualname__}")),
+            ("message", _text(_message(error))),
+            ("traceback", _text(_traceback(error))),
+        ]
+    )
+
+
+def _traceback(error: BaseException) -> str:
+    """The formatted traceback from the first frame outside this package; its end, if it is too long."""
+    lines = traceback.format_exception(type(error), error, _user_frames(error.__traceback__))
+    data = _whole("".join(lines)).encode()
+    return data[-MAX_TRACEBACK_BYTES:].decode("utf-8", "ignore")
+
+
+def _user_frames(frames: TracebackType | None) -> TracebackType | None:
+    at = frames
+    while at is not None and at.tb_frame.f_code.co_filename.startswith(_PACKAGE):
+        at = at.tb_next
+    return at or frames
+
+
+def _text(text: str) -> bytes:
+    return encode(_whole(text))
+
+
+def _whole(text: str) -> str:
+    """Surrogate pairs joined, unpaired ones replaced by U+FFFD."""
+    if text.isascii():
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
