@@ -14,9 +14,9 @@
     │   └── EventConflict  LeaseLost  LeaseHeld
     ├── StoreError
     │   └── StoreUnavailable  OutcomeUnknown
-    ├── EngineClosed
+    ├── EngineClosed  CallFromLoopThread
     └── StepError
-        └── NonRetryable  RetryAfter  StepFailed
+        └── NonRetryable  RetryAfter  StepCancelled  StepFailed
 
 Both kernels raise these very classes with equal fields; `args` holds the fields in order, so every error
 pickles and two errors compare by `type` and `args`. The text is made here, from the fields, and nowhere else.
@@ -31,6 +31,7 @@ from typing import ClassVar, Final
 from perdure.difference import first_difference
 
 __all__ = [
+    "CallFromLoopThread",
     "EngineClosed",
     "EventConflict",
     "FlowError",
@@ -55,6 +56,7 @@ __all__ = [
     "RunTerminal",
     "RuntimeBuildUnavailable",
     "Serialization",
+    "StepCancelled",
     "StepError",
     "StepFailed",
     "StepNotRegistered",
@@ -550,6 +552,15 @@ class EngineClosed(FlowError):
         return "the engine is closed"
 
 
+class CallFromLoopThread(FlowError):
+    """A blocking call was made on the engine's own loop thread, where it could only wait for itself (R55)."""
+
+    code = "call_from_loop_thread"
+
+    def __str__(self) -> str:
+        return "a blocking engine cannot be called from its own loop thread; inline and async steps use what they are given"
+
+
 class StepError(FlowError):
     """Base of what step code raises to say how its failure is meant, and of what a workflow sees of it."""
 
@@ -580,6 +591,15 @@ class RetryAfter(StepError):
 
     def __str__(self) -> str:
         return self.message
+
+
+class StepCancelled(StepError):
+    """Raised inside a step by `StepContext.cancelled.raise_if_set()`: the attempt's result is no longer wanted."""
+
+    code = "step_cancelled"
+
+    def __str__(self) -> str:
+        return "this attempt was cancelled; its result is no longer wanted"
 
 
 class StepFailed(StepError):
