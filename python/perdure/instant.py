@@ -13,7 +13,7 @@ from typing import Final
 __all__ = ["MAX_NS", "MIN_NS", "Instant", "due_key", "format_instant", "parse_instant"]
 
 SECOND: Final = 1_000_000_000
-_EPOCH: Final = datetime(1970, 1, 1)
+_EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - naive on purpose: its arithmetic is plain UTC
 _EPOCH_DAY: Final = date(1970, 1, 1).toordinal()
 _DAYS_OF_400_YEARS: Final = 146_097
 
@@ -51,7 +51,9 @@ class Instant:
         """The instant of an aware datetime. Raises `ValueError` for a naive one: it names no point in time (R32)."""
         offset = when.utcoffset()
         if offset is None:
-            raise ValueError(f"{when!r} has no time zone, so it names no instant; use datetime.now(UTC) or give a tzinfo")
+            raise ValueError(
+                f"{when!r} has no time zone, so it names no instant; use datetime.now(UTC) or give a tzinfo"
+            )
         since = when.replace(tzinfo=None) - _EPOCH - offset
         return cls(((since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds) * 1_000)
 
@@ -84,7 +86,7 @@ def parse_instant(text: str) -> int:
 
 
 def format_instant(ns: int) -> str:
-    """RFC 3339 in UTC with `Z` and the shortest exact fraction of 0, 3, 6 or 9 digits (spec 1.5). Raises `ValueError`."""
+    """RFC 3339 in UTC with `Z` and the shortest exact fraction: 0, 3, 6 or 9 digits (spec 1.5). Raises `ValueError`."""
     seconds, nanos = divmod(_check(ns), SECOND)
     whole = _seconds_text(seconds)
     if nanos == 0:
