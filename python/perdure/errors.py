@@ -162,7 +162,8 @@ class RunTerminal(FlowError):
 
 
 class InvalidRunId(FlowError):
-    """A run id outside `[A-Za-z0-9_-]+` (`reason` "empty" or "characters") or, for a new run, past 200 characters ("length")."""
+    """A run id outside `[A-Za-z0-9_-]+` (`reason` "empty" or "characters") or, for a new run, past 200 characters
+    ("length")."""
 
     code = "invalid_run_id"
 
@@ -257,7 +258,8 @@ class WorkflowRaised(FlowError):
 class InvalidTransition(FlowError):
     """An event, command or call that is malformed, illegal in this state, or makes no progress.
 
-    `rule` is a key of `RULES`; `kind`, `id`, `sequence` and `value` say what it is about, each None where it does not apply.
+    `rule` is a key of `RULES`; `kind`, `id`, `sequence` and `value` say what it is about, each None where it does not
+    apply.
     """
 
     code = "invalid_transition"
@@ -284,9 +286,9 @@ class InvalidTransition(FlowError):
 class NonDeterministic(FlowError):
     """A known id came back with another definition: the workflow code changed under a run that is under way.
 
-    `kind` is step, wait, hook, progress or child; `part` the field that differs (step_name, input, retry, resume_at, token,
-    metadata, progress, child); `sequence` that of the event that recorded it; `recorded` and `now` both values as JSON text,
-    whole (for tokens both are "<redacted>").
+    `kind` is step, wait, hook, progress or child; `part` the field that differs (step_name, input, retry, resume_at,
+    token, metadata, progress, child); `sequence` that of the event that recorded it; `recorded` and `now` both values
+    as JSON text, whole (for tokens both are "<redacted>").
     """
 
     code = "non_deterministic"
@@ -319,7 +321,8 @@ def _cut(text: str, limit: int) -> str:
 
 
 class ReplayLimitExceeded(FlowError):
-    """The workflow answered itself `limit` times in a row without opening work, or `limit` commits in a row met a conflict (R6)."""
+    """The workflow answered itself `limit` times in a row without opening work, or `limit` commits in a row met a
+    conflict (R6)."""
 
     code = "replay_limit_exceeded"
 
@@ -345,7 +348,9 @@ class HistoryLimitExceeded(FlowError):
         self.limit = limit
 
     def __str__(self) -> str:
-        return f"run {self.run_id!r} would have more than {self.limit} events; raise max_history_events or split the work"
+        return (
+            f"run {self.run_id!r} would have more than {self.limit} events; raise max_history_events or split the work"
+        )
 
 
 class HookTokenNotFound(FlowError):
@@ -411,7 +416,8 @@ class InvalidRuntimeBuildId(FlowError):
 
 
 class RuntimeBuildUnavailable(FlowError):
-    """This engine may not drive the run: it is pinned to another build, or unpinned where builds are required (spec 8.5)."""
+    """This engine may not drive the run: it is pinned to another build, or unpinned where builds are required (spec
+    8.5)."""
 
     code = "runtime_build_unavailable"
 
@@ -429,9 +435,9 @@ class RuntimeBuildUnavailable(FlowError):
 class Serialization(FlowError):
     """Bytes that cannot be read, or a value that cannot be stored.
 
-    `rule`: "malformed" (not UTF-8, not JSON, nested too deep), "shape" (JSON of the wrong form), "foreign_run" (a line of
-    another run) or "payload" (a value refused at the door). `line` counts from 1 inside the given bytes, None where there are
-    no lines. `detail` is prose and the one field the two kernels may word differently.
+    `rule`: "malformed" (not UTF-8, not JSON, nested too deep), "shape" (JSON of the wrong form), "foreign_run" (a
+    line of another run) or "payload" (a value refused at the door). `line` counts from 1 inside the given bytes, None
+    where there are no lines. `detail` is prose and the one field the two kernels may word differently.
     """
 
     code = "serialization"
@@ -451,7 +457,9 @@ class UnsupportedEventSchemaVersion(Serialization):
     code = "unsupported_event_schema_version"
 
     def __init__(self, version: int, supported: int, line: int | None = None) -> None:
-        super().__init__("version", line, f"event schema version {version} is not supported; this release reads {supported}")
+        super().__init__(
+            "version", line, f"event schema version {version} is not supported; this release reads {supported}"
+        )
         self.args = (version, supported, line)
         self.version, self.supported = version, supported
 
@@ -568,7 +576,8 @@ class StepError(FlowError):
 
 
 class NonRetryable(StepError):
-    """Raised by a step: this failure is final, whatever the retry policy says. Stored as `non-retryable step error: <message>`."""
+    """Raised by a step: this failure is final, whatever the retry policy says. Stored as `non-retryable step error:
+    <message>`."""
 
     code = "non_retryable"
 
@@ -581,7 +590,8 @@ class NonRetryable(StepError):
 
 
 class RetryAfter(StepError):
-    """Raised by a step: try again no sooner than `delay` from now; the longer of it and the policy's delay holds (R5)."""
+    """Raised by a step: try again no sooner than `delay` from now; the longer of it and the policy's delay holds
+    (R5)."""
 
     code = "retry_after"
 

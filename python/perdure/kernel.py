@@ -1,10 +1,11 @@
 """The kernel seam: four pure rules (project, decide, retry delay, append) and the tables beside them, in two engines.
 
 `load("rust")` gives the compiled kernel, `load("pure")` the pure-Python one. Both have the names, arguments, results,
-exceptions and bytes declared here; there is no fall-back from one to the other. Rulings R4, R13, R16, R28 and R58 fix it.
+exceptions and bytes declared here; there is no fall-back from one to the other. Rulings R4, R13, R16, R28 and R58 fix
+it.
 
-Everything that crosses is bytes (UTF-8 JSON), str, int or one of the small read-only records below. Instants are ints of
-nanoseconds since 1970-01-01T00:00:00Z; payloads are the raw JSON span that the history holds.
+Everything that crosses is bytes (UTF-8 JSON), str, int or one of the small read-only records below. Instants are ints
+of nanoseconds since 1970-01-01T00:00:00Z; payloads are the raw JSON span that the history holds.
 """
 
 from __future__ import annotations
@@ -238,7 +239,7 @@ class Batch(Protocol):
     @property
     def insert_hooks(self) -> list[HookInsert]: ...
     @property
-    def links(self) -> list[str]: ...  # flow_run_id of each child operation linked by this batch, in order, repeats dropped
+    def links(self) -> list[str]: ...  # flow_run_id of each child linked by this batch, in order, repeats dropped
 
 
 class Reads(Protocol):
@@ -280,7 +281,8 @@ class Reads(Protocol):
     def child(self, reference_id: str) -> bytes | None: ...  # the child operation object
     def active_hooks(self) -> list[Hook]: ...  # by id bytes; empty on a terminal run
     def suspensions(self) -> list[tuple[str, str, int | None]]:
-        """Open suspensions (kind, id, due ns; None for hooks), kinds in the order wait, hook, retry, then by id bytes. Empty on a terminal run."""
+        """Open suspensions (kind, id, due ns; None for hooks), kinds in the order wait, hook, retry, then by id
+        bytes. Empty on a terminal run."""
         ...
 
     def first_resolved(self, refs: Sequence[tuple[str, str]]) -> tuple[str, str, int] | None:
@@ -292,15 +294,18 @@ class Reads(Protocol):
         ...
 
     def next_wakeup(self, clock: int, horizon: int) -> int | None:
-        """R9's `until`: the earliest of the waits due later than `clock` and the retries due later than `horizon`, ns."""
+        """R9's `until`: the earliest of the waits due later than `clock` and the retries due later than `horizon`,
+        ns."""
         ...
 
     def due_waits(self, now: int) -> list[bytes]:
-        """`wait_completed` drafts for every wait with resume_at <= now, by (resume_at, id bytes). Empty on a terminal run."""
+        """`wait_completed` drafts for every wait with resume_at <= now, by (resume_at, id bytes). Empty on a terminal
+        run."""
         ...
 
     def due_wakeups(self, now: int) -> list[tuple[str, str, int]]:
-        """(kind, subject id, due ns) with due <= now: waits before retries, then by id bytes. Empty on a terminal run."""
+        """(kind, subject id, due ns) with due <= now: waits before retries, then by id bytes. Empty on a terminal
+        run."""
         ...
 
     def stage(self, drafts: Sequence[bytes], clock: int) -> View:
@@ -315,35 +320,40 @@ class Reads(Protocol):
         ...
 
     def starts(self, horizon: int, live: Collection[tuple[str, int]], limit: int) -> list[tuple[str, int, bool]]:
-        """(step id, attempt, needs a step_started event): the steps to run now, beside the `live` (step id, attempt) (R26, R58)."""
+        """(step id, attempt, needs a step_started event): the steps to run now, beside the `live` (step id, attempt)
+        (R26, R58)."""
         ...
 
     def closing(self) -> list[bytes]:
         """The drafts that a final failure under fail_run still owes (R19), or none."""
         ...
 
-    def settle(self, step_id: str, attempt: int, outcome: bytes, clock: int, horizon: int, restart: bool) -> list[bytes]:
+    def settle(
+        self, step_id: str, attempt: int, outcome: bytes, clock: int, horizon: int, restart: bool
+    ) -> list[bytes]:
         """The drafts of one attempt's outcome; none if it no longer counts (R10).
 
-        `outcome` is `{"type":"completed","output":…}`, `{"type":"failed","error":text,"retry_after_ms":int?,"failure":{…}?}`
-        or `{"type":"non_retryable","error":text,"failure":{…}?}`; `error` is the whole text to store, `retry_after_ms` any
-        JSON integer (outside 1..2^64-1 it is ignored, R5)."""
+        `outcome` is `{"type":"completed","output":…}`,
+        `{"type":"failed","error":text,"retry_after_ms":int?,"failure":{…}?}` or
+        `{"type":"non_retryable","error":text,"failure":{…}?}`; `error` is the whole text to store, `retry_after_ms`
+        any JSON integer (outside 1..2^64-1 it is ignored, R5)."""
         ...
 
     def control(self, call: bytes, now: int) -> Control:
         """A host call by the tables of spec 06 as amended (R22-R24, R33, R58). `call` = {"op":…, …}:
 
-        start {spec, input, drive?}, drive, resume_wait {wait_id, early?, drive?}, resume_hook {hook_id, payload, drive?},
-        dispose_hook {hook_id, drive?}, request_cancellation {reason?, drive?}, force_cancel {reason?}, terminate_for_timeout
-        {deadline, reason?}, terminate_for_host_shutdown {reason?}, record_progress {progress}, link_child_operation {child},
-        resume_scheduled_run {now}, resume_due_waits {now}, resume_due_retries {now}. `drive` defaults to true where it stands;
-        keys it does not know are ignored. `now` is the clock that direct calls judge "due" by.
-        On a run without events only `start` is legal; others raise `RunNotFound`."""
+        start {spec, input, drive?}, drive, resume_wait {wait_id, early?, drive?}, resume_hook {hook_id, payload,
+        drive?}, dispose_hook {hook_id, drive?}, request_cancellation {reason?, drive?}, force_cancel {reason?},
+        terminate_for_timeout {deadline, reason?}, terminate_for_host_shutdown {reason?}, record_progress {progress},
+        link_child_operation {child}, resume_scheduled_run {now}, resume_due_waits {now}, resume_due_retries {now}.
+        `drive` defaults to true where it stands; keys it does not know are ignored. `now` is the clock that direct
+        calls judge "due" by. On a run without events only `start` is legal; others raise `RunNotFound`."""
         ...
 
 
 class View(Reads, Protocol):
-    """A read-only overlay of uncommitted drafts on a `Run`. Stale (`InvalidTransition` "stale_view") once the run moved on."""
+    """A read-only overlay of uncommitted drafts on a `Run`. Stale (`InvalidTransition` "stale_view") once the run
+    moved on."""
 
     def append(self, entropy: bytes) -> Batch:
         """All that is staged, as envelopes with the timestamps of their stages; 16 bytes of entropy per event (R13)."""
@@ -370,7 +380,8 @@ class Kernel(Protocol):
         ...
 
     def project(self, run_id: str, history: bytes, max_event_bytes: int) -> Run:
-        """Folds lines into a run. Raises `RunNotFound` for no events, `Serialization`, `InvalidWorkflow`, `InvalidTransition`."""
+        """Folds lines into a run. Raises `RunNotFound` for no events, `Serialization`, `InvalidWorkflow`,
+        `InvalidTransition`."""
         ...
 
     def project_many(
@@ -388,7 +399,8 @@ class Kernel(Protocol):
         ...
 
     def check_run_id(self, run_id: str) -> None:
-        """Raises `InvalidRunId` for an empty id or one outside `[A-Za-z0-9_-]+`. The length rule is `control`'s, for new runs."""
+        """Raises `InvalidRunId` for an empty id or one outside `[A-Za-z0-9_-]+`. The length rule is `control`'s, for
+        new runs."""
         ...
 
     def json_equal(self, left: bytes, right: bytes) -> bool:
@@ -400,7 +412,8 @@ _MODULES: Final[dict[str, str]] = {"rust": "perdure._core", "pure": "perdure._pu
 
 
 def load(name: KernelName) -> Kernel:
-    """The kernel called `name`. Raises `ValueError` for another name and `ImportError` where the extension is missing."""
+    """The kernel called `name`. Raises `ValueError` for another name and `ImportError` where the extension is
+    missing."""
     try:
         module = _MODULES[name]
     except KeyError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from perdure.errors import StoreError
 from perdure.stores.base import (
     ActiveHook,
     Committed,
@@ -26,4 +27,17 @@ __all__ = [
     "RunSummary",
     "SqliteEventStore",
     "Wakeup",
+    "open_store",
 ]
+
+
+def open_store(address: str) -> FlowEventStore:
+    """The store at an address: `memory:`, or a SQLite path or URL such as `app.db` or `sqlite:///app.db`.
+
+    Raises `StoreError` for a scheme this release has no store for, and what opening the store raises."""
+    scheme, colon, _ = address.partition(":")
+    if address in ("memory:", "memory://"):
+        return MemoryEventStore()
+    if colon and scheme.isalnum() and len(scheme) > 1 and scheme != "sqlite":
+        raise StoreError(f"no store for {scheme!r} addresses; use 'memory:', a file path or 'sqlite:///path'")
+    return SqliteEventStore(address)

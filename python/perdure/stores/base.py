@@ -1,4 +1,5 @@
-"""What a store is to the rest of perdure: it moves bytes and index rows and knows no rule of a run (spec 07, R47-R50)."""
+"""What a store is to the rest of perdure: it moves bytes and index rows and knows no rule of a run (spec 07,
+R47-R50)."""
 
 from __future__ import annotations
 
@@ -110,18 +111,20 @@ class FlowEventStore(Protocol):
     async def commit(self, batches: Sequence[Batch]) -> Sequence[Committed | FlowError]:
         """Commits each batch as a whole or refuses it; answers in the order given. At most one batch per run and call.
 
-        Refusals, in this order (R47): `RunConflict("pruned")`, `EventConflict`, `RunNotFound` for a linked run (a link to
-        the run itself always exists), `HookTokenConflict` for a token that an active hook of another run holds. They are
-        returned. Raised: `StoreUnavailable` (nothing of the call was written), `OutcomeUnknown`, `StoreError`."""
+        Refusals, in this order (R47): `RunConflict("pruned")`, `EventConflict`, `RunNotFound` for a linked run (a
+        link to the run itself always exists), `HookTokenConflict` for a token that an active hook of another run
+        holds. They are returned. Raised: `StoreUnavailable` (nothing of the call was written), `OutcomeUnknown`,
+        `StoreError`."""
         ...
 
     async def history(self, run_id: str, after: int = 0) -> bytes:
-        """The lines of all events past sequence `after`, b"" if there are none. Raises `RunNotFound` for an unknown run."""
+        """The lines of all events past sequence `after`, b"" if there are none. Raises `RunNotFound` for an unknown
+        run."""
         ...
 
     async def list_due_wakeups(self, now: int, limit: int | None = None) -> list[Wakeup]:
-        """Wakeups with scheduled_at <= now, ordered by kind (wait, retry), run id bytes, subject id bytes; with `limit`, the
-        earliest ones by (scheduled_at, run id, kind, subject id), then put in that order."""
+        """Wakeups with scheduled_at <= now, ordered by kind (wait, retry), run id bytes, subject id bytes; with
+        `limit`, the earliest ones by (scheduled_at, run id, kind, subject id), then put in that order."""
         ...
 
     async def next_scheduled_wakeup(self) -> Wakeup | None:

@@ -1,0 +1,80 @@
+"""The workflow side of a drive: turns a `FlowRuntime` into the pure `Program` that the drive asks."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, cast
+
+from perdure.attempts import plan_of
+from perdure.commands import RuntimeCommand
+from perdure.drive import Asked
+from perdure.errors import FlowError, StepNotRegistered, WorkflowNotRegistered, WorkflowRaised
+from perdure.flow import FlowRuntime, WorkflowInvocation
+from perdure.kernel import Reads
+from perdure.model import Envelope, WorkflowSpec
+
+__all__ = ["RuntimeProgram", "spec_of"]
+
+_PACKAGE: Final = str(Path(__file__).parent)
+
+
+class RuntimeProgram:
+    """Asks one run's workflow and looks up its steps."""
+
+    def __init__(self, runtime: FlowRuntime, run_id: str) -> None:
+        self._runtime = runtime
+        self._run_id = run_id
+
+    def ask(self, reads: Reads, history: Callable[[], bytes]) -> Asked:
+        """One call of the workflow function. Raises `WorkflowRaised` for what user code raised, our own errors as
+        they are."""
+        spec = WorkflowSpec.from_json(reads.spec)
+        invocation = WorkflowInvocation(self._run_id, spec, reads, lambda: Envelope.parse_lines(history()))
+        try:
+            command = self._runtime.run_workflow(invocation)
+        except FlowError as error:
+            error.run_id = error.run_id or self._run_id
+            raise
+        except Exception as error:
+            raise WorkflowRaised(self._run_id, spec.name, spec.version, _brief(error), where_raised(error)) from error
+        if not isinstance(command, RuntimeCommand):
+            raise WorkflowRaised(
+                self._run_id,
+                spec.name,
+                spec.version,
+                f"TypeError: it returned {type(command).__name__}; return a command such as ctx.complete(...)",
+            )
+        return Asked(command.to_json(), command.timeouts)
+
+    def timeout_ms(self, step_name: str, step_id: str) -> int | None:
+        """The declared time limit of a step. Raises `StepNotRegistered`."""
+        try:
+            return plan_of(self._runtime, step_name).timeout_ms
+        except StepNotRegistered as error:
+            raise StepNotRegistered(error.step_name, step_id) from None
+
+
+def spec_of(runtime: FlowRuntime, workflow: str | WorkflowSpec | Callable[..., Any]) -> WorkflowSpec:
+    """The spec that `start` means by a name, a function or a spec. Raises `WorkflowNotRegistered`."""
+    if isinstance(workflow, WorkflowSpec):
+        return workflow
+    look_up = getattr(runtime, "spec_of", None)
+    if look_up is None:
+        raise WorkflowNotRegistered(str(workflow), "?")
+    return cast(WorkflowSpec, look_up(workflow))
+
+
+def where_raised(error: BaseException) -> str | None:
+    """`file:line in function` of the innermost frame that is not ours: the user's line."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(_PACKAGE)]
+    if not frames:
+        return None
+    last = frames[-1]
+    return f"{last.filename}:{last.lineno} in {last.name}"
+
+
+def _brief(error: Exception) -> str:
+    text = str(error)
+    return f"{type(error).__name__}: {text[:500]}" if text else type(error).__name__

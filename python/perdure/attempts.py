@@ -1,0 +1,171 @@
+"""The live attempts of one run: launches steps the way they were declared and collects how they ended."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import cast
+
+from perdure.drive import Attempt, Outcome
+from perdure.flow import FlowRuntime, StepInvocation
+from perdure.outcome import completed_outcome, failure_outcome, timeout_outcome
+from perdure.step import StepContext, StepPlan
+from perdure.threads import StepThreads
+
+__all__ = ["Attempts"]
+
+_log = logging.getLogger("perdure")
+
+
+@dataclass(slots=True, eq=False)
+class _Live:
+    """One attempt under way. `over` once its result no longer counts; what comes later is dropped."""
+
+    attempt: Attempt
+    context: StepContext
+    mode: str
+    over: bool = False
+    task: asyncio.Task[object] | None = None
+    timer: asyncio.TimerHandle | None = None
+
+
+@dataclass(slots=True)
+class Attempts:
+    """Runs attempts and keeps their outcomes, in the order they came, until they are taken. Lives on one event loop."""
+
+    runtime: FlowRuntime
+    run_id: str
+    threads: StepThreads
+    record_tracebacks: bool
+    grace: timedelta
+    on_outcome: Callable[[], None]
+    outcomes: list[Outcome] = field(default_factory=list)
+    fatal: BaseException | None = None
+    _live: dict[tuple[str, int], _Live] = field(default_factory=dict)
+
+    def launch(self, attempts: tuple[Attempt, ...]) -> None:
+        for attempt in attempts:
+            self._launch(attempt)
+
+    def release(self, keys: tuple[tuple[str, int], ...], *, ended: bool) -> None:
+        """Sets the cancelled token of these attempts, drops what they will bring, and ends them: at once when the run
+        has ended (R20), else after the grace period (R21)."""
+        loop = asyncio.get_running_loop()
+        for key in keys:
+            live = self._live.pop(key, None)
+            if live is None:
+                continue
+            self._retire(live)
+            if ended or not self.grace:
+                self._stop(live)
+            else:
+                loop.call_later(self.grace.total_seconds(), self._stop, live)
+
+    def abort(self) -> None:
+        """Ends everything that still runs: the drive was cancelled or failed. The steps stay `running` in history."""
+        self.release(tuple(self._live), ended=True)
+        self.outcomes.clear()
+
+    # -- one attempt -----------------------------------------------------------------------------------------------
+
+    def _launch(self, attempt: Attempt) -> None:
+        plan = plan_of(self.runtime, attempt.step_name)
+        context = StepContext(self.run_id, attempt.step_id, attempt.step_name, attempt.attempt)
+        live = _Live(attempt, context, plan.mode)
+        self._live[attempt.step_id, attempt.attempt] = live
+        invocation = StepInvocation(
+            self.run_id, attempt.step_id, attempt.step_name, attempt.input, attempt.attempt, context
+        )
+        if attempt.timeout_ms is not None:
+            loop = asyncio.get_running_loop()
+            live.timer = loop.call_later(attempt.timeout_ms / 1000, self._time_out, live, attempt.timeout_ms)
+        if plan.mode == "inline":
+            self._finish(live, self._outcome_of(invocation))
+        elif plan.mode == "async":
+            live.task = asyncio.create_task(self._run_async(live, invocation), name=f"{self.run_id}/{attempt.step_id}")
+        else:
+            self._run_thread(live, invocation)
+
+    def _run_thread(self, live: _Live, invocation: StepInvocation) -> None:
+        loop = asyncio.get_running_loop()
+
+        def work() -> None:
+            result: bytes | BaseException
+            try:
+                result = self._outcome_of(invocation)
+            except BaseException as error:  # noqa: BLE001 - KeyboardInterrupt and SystemExit are handed to the drive
+                result = error
+            try:
+                loop.call_soon_threadsafe(self._finish, live, result)
+            except RuntimeError:  # the loop is closed: nobody waits for this result any more
+                _log.debug("the result of step %s came after its engine was closed", invocation.step_id)
+
+        self.threads.submit(work)
+
+    async def _run_async(self, live: _Live, invocation: StepInvocation) -> None:
+        result: bytes | BaseException
+        try:
+            value = self.runtime.run_step(invocation)
+            if inspect.isawaitable(value):
+                value = await value
+            result = completed_outcome(value, self.record_tracebacks)
+        except asyncio.CancelledError as error:
+            if live.over:  # ours: the attempt was let go
+                raise
+            result = failure_outcome(error, self.record_tracebacks)
+        except Exception as error:  # noqa: BLE001 - whatever a step raises is its outcome
+            result = failure_outcome(error, self.record_tracebacks)
+        except BaseException as error:  # noqa: BLE001 - KeyboardInterrupt and SystemExit are handed to the drive
+            result = error
+        self._finish(live, result)
+
+    def _outcome_of(self, invocation: StepInvocation) -> bytes:
+        try:
+            value = self.runtime.run_step(invocation)
+            return completed_outcome(value, self.record_tracebacks)
+        except Exception as error:  # noqa: BLE001 - whatever a step raises is its outcome
+            return failure_outcome(error, self.record_tracebacks)
+
+    def _finish(self, live: _Live, result: bytes | BaseException) -> None:
+        if live.over:
+            return
+        self._live.pop((live.attempt.step_id, live.attempt.attempt), None)
+        live.over = True
+        if live.timer is not None:
+            live.timer.cancel()
+        if isinstance(result, BaseException):
+            self.fatal = self.fatal or result
+        else:
+            self.outcomes.append(Outcome(live.attempt.step_id, live.attempt.attempt, result))
+        self.on_outcome()
+
+    def _time_out(self, live: _Live, timeout_ms: int) -> None:
+        if live.over:
+            return
+        self._finish(live, timeout_outcome(timeout_ms))
+        live.context.cancelled.set()
+        self._stop(live)
+
+    def _retire(self, live: _Live) -> None:
+        live.over = True
+        live.context.cancelled.set()
+        if live.timer is not None:
+            live.timer.cancel()
+
+    def _stop(self, live: _Live) -> None:
+        if live.task is not None:
+            live.task.cancel()
+        elif live.mode == "thread":
+            self.threads.abandon()
+
+
+def plan_of(runtime: FlowRuntime, step_name: str) -> StepPlan:
+    """How this runtime wants a step run. A host's own runtime says it by `plan_step`, or by an async `run_step`."""
+    plan = getattr(runtime, "plan_step", None)
+    if plan is not None:
+        return cast(StepPlan, plan(step_name))
+    return StepPlan(mode="async" if inspect.iscoroutinefunction(runtime.run_step) else "thread")

@@ -1,0 +1,463 @@
+"""The drive: one generator that carries a run on (rulings §G, as on a store without leases).
+
+It does no I/O. It yields effects and is sent their results, so the asyncio shell and the simulator share every line
+of it:
+
+    Load          → the lines past a sequence
+    Commit        → `Accepted` (the batch it made of the view), or the store's refusal
+    StartSteps    → None; the attempts now run
+    Release       → None; these attempts no longer count: tell them, then let them go
+    NextOutcomes  → `Taken`: what finished, and what the shell noticed meanwhile
+
+A store error or a cancellation is thrown into the generator and ends it; whoever runs it then lets the live attempts
+go. Between two effects the run is nobody else's: the shell holds the run's lock except while `NextOutcomes` waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+import orjson
+
+from perdure.errors import EventConflict, FlowError, InvalidTransition, ReplayLimitExceeded
+from perdure.kernel import Batch, Reads, Run, View
+
+__all__ = [
+    "Accepted",
+    "Asked",
+    "Attempt",
+    "Commit",
+    "CommitMode",
+    "Drive",
+    "DriveOptions",
+    "Effect",
+    "HistoryNeeded",
+    "Load",
+    "NextOutcomes",
+    "Opening",
+    "Outcome",
+    "Program",
+    "Release",
+    "StartSteps",
+    "Taken",
+]
+
+CommitMode = Literal["staged", "each"]
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One attempt of a step, to be launched or live."""
+
+    step_id: str
+    attempt: int
+    step_name: str
+    input: bytes
+    timeout_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How an attempt ended; `outcome` is the JSON of `Reads.settle`."""
+
+    step_id: str
+    attempt: int
+    outcome: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    after: int
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    view: View
+
+
+@dataclass(frozen=True, slots=True)
+class StartSteps:
+    attempts: tuple[Attempt, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """`ended`: the run is over, so nobody waits any longer (R20); else the attempts get a grace period (R21)."""
+
+    attempts: tuple[tuple[str, int], ...]
+    ended: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NextOutcomes:
+    until: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    batch: Batch
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """`horizon`: the latest that a joining call handed over, or None. `foreign`: another process may have appended."""
+
+    outcomes: tuple[Outcome, ...]
+    horizon: int | None = None
+    foreign: bool = False
+
+
+Effect = Load | Commit | StartSteps | Release | NextOutcomes
+Steps = Generator[Effect, object, None]
+
+
+class HistoryNeeded(BaseException):
+    """The workflow reads `ctx.history`, which this drive has not loaded yet. Not an Exception: workflow code must not
+    catch it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the workflow answered: the command's JSON, and the attempt time limits it names, in ms."""
+
+    command: bytes
+    timeouts: Mapping[str, int]
+
+
+class Program(Protocol):
+    """The workflow side of a drive: pure functions of what they are given."""
+
+    def ask(self, reads: Reads, history: Callable[[], bytes]) -> Asked:
+        """One call of the workflow. Raises a `FlowError`; `HistoryNeeded` passes through."""
+        ...
+
+    def timeout_ms(self, step_name: str, step_id: str) -> int | None:
+        """The step's declared time limit. Raises `StepNotRegistered`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class DriveOptions:
+    limit: int  # passes and conflicts in a row (R6)
+    concurrency: int  # live attempts per run (R26)
+    mode: CommitMode
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """How a drive begins. `start`: the JSON of the start call, for a run that may not exist yet (R17).
+    `due`: complete the waits due at this instant with the first commit (R9)."""
+
+    horizon: int
+    start: bytes | None = None
+    due: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Staged:
+    """Drafts that wait for the next commit, and what must still hold for them after a conflict (R10)."""
+
+    kind: Literal["created", "started", "wait", "step"]
+    drafts: tuple[bytes, ...]
+    subject: str = ""
+    attempt: int = 0
+
+    def still_applies(self, run: Run) -> bool:
+        if self.kind == "created":
+            return run.last_sequence == 0
+        if run.terminal:
+            return False
+        if self.kind == "started":
+            return run.status == "pending"
+        if self.kind == "wait":
+            wait = run.wait(self.subject)
+            return wait is not None and wait.status == "waiting"
+        return _runs_at(run, self.subject, self.attempt)
+
+
+def _runs_at(reads: Reads, step_id: str, attempt: int) -> bool:
+    step = reads.step(step_id)
+    return step is not None and step.status == "running" and step.attempt == attempt
+
+
+@dataclass(slots=True)
+class Drive:
+    """One drive of one run. `steps()` is the generator; the other attributes are its state, read by the shell at the
+    end."""
+
+    run: Run
+    program: Program
+    options: DriveOptions
+    opening: Opening
+    clock: Callable[[], int]
+    discarded: Callable[[Outcome], None] = lambda outcome: None
+    completed_waits: list[str] = field(default_factory=list)
+    live: dict[tuple[str, int], None] = field(default_factory=dict)
+    _staged: list[_Staged] = field(default_factory=list)
+    _restarts: list[tuple[str, int]] = field(default_factory=list)
+    _asked: int | None = None
+    _broken: FlowError | None = None
+    _counted: int = 0
+    _conflicts: int = 0
+    _horizon: int = 0
+    _concurrency: int = 0
+    known_sequence: int = 0
+    _timeouts: dict[str, int] = field(default_factory=dict)
+    _lines: bytes | None = None
+
+    def steps(self) -> Steps:
+        """Runs until the run is suspended or terminal; raises the first refusal (R14)."""
+        self._horizon, self._concurrency = self.opening.horizon, self.options.concurrency
+        self._open()
+        while True:
+            if self.run.terminal:
+                yield from self._end()
+                return
+            clock = self.clock()
+            view = self.run.stage(_drafts(self._staged), clock)
+            if self._staged and self.options.mode == "each" and self._broken is None:
+                self._counted = 0
+                yield from self._commit(view)
+                continue
+            if closing := view.closing():
+                refusal = yield from self._commit(view.stage(closing, clock))
+                if refusal is not None and not isinstance(refusal, EventConflict):
+                    raise refusal
+                continue
+            if self._broken is not None:
+                yield from self._settle_broken(view, self._broken)
+                continue
+            if (yield from self._pass(view, clock)):
+                return
+
+    # -- the parts of the loop -------------------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        run, opening = self.run, self.opening
+        self.known_sequence = run.last_sequence
+        if run.last_sequence == 0 and opening.start is not None:
+            created, *rest = run.control(opening.start, self.clock()).drafts
+            self._staged = [_Staged("created", (created,)), *(_Staged("started", (draft,)) for draft in rest)]
+            return
+        self._staged = self._repair()
+        if opening.due is not None:
+            self._staged += _waits(run.due_waits(opening.due))
+
+    def _repair(self) -> list[_Staged]:
+        """A pending run owes its `run_started` (spec 4.6)."""
+        return [_Staged("started", (draft,)) for draft in self.run.control(b'{"op":"drive"}', self.clock()).drafts]
+
+    def _end(self) -> Steps:
+        if self.live:
+            yield Release(tuple(self.live), ended=True)
+            self.live.clear()
+        if self._broken is not None:
+            raise self._broken
+
+    def _settle_broken(self, view: View, broken: FlowError) -> Steps:
+        """Ask no more, start nothing; record what the running attempts still bring, then raise (R1, R14)."""
+        if self._staged:
+            refusal = yield from self._commit(view)
+            if isinstance(refusal, EventConflict):
+                return
+            if refusal is not None:
+                self._staged = []
+        if not self.live:
+            raise broken
+        if not self.run.terminal:
+            self._staged = yield from self._take()
+
+    def _pass(self, view: View, clock: int) -> Generator[Effect, object, bool]:
+        """One pass: ask if there is something to see, commit, launch, wait. True when the drive ends suspended."""
+        ends = False
+        if self._staged:
+            self._counted = 0
+        if self._asked is None or view.last_visible > self._asked:
+            self._asked = view.last_sequence
+            try:
+                view, ends = yield from self._decide(view, clock)
+            except FlowError as error:
+                self._broken = error
+                return False
+        try:
+            launches, view = ([], view) if ends else self._plan(view, clock)
+        except FlowError as error:
+            self._broken = error
+            return False
+        if view.last_sequence > self.run.last_sequence:
+            refusal = yield from self._commit(view)
+            if refusal is not None:
+                return False
+        self._restarts = []
+        if launches and not self.run.terminal:
+            self.live.update(dict.fromkeys((a.step_id, a.attempt) for a in launches))
+            yield StartSteps(tuple(launches))
+        if self.run.terminal or self.run.last_visible > self._asked:
+            return False
+        if not self.live:
+            return True
+        self._staged = yield from self._take()
+        return False
+
+    def _decide(self, view: View, clock: int) -> Generator[Effect, object, tuple[View, bool]]:
+        while True:
+            try:
+                asked = self.program.ask(view, lambda: self._history(view))
+                break
+            except HistoryNeeded:
+                self._lines = (yield from self._load(0)) if self.run.last_sequence else b""
+        decision = view.decide(asked.command, clock, self._horizon)
+        if decision.counts:
+            if self._counted >= self.options.limit:
+                raise ReplayLimitExceeded(self.options.limit)
+            self._counted += 1
+        elif decision.drafts:
+            self._counted = 0
+        if decision.concurrency is not None:
+            self._concurrency = min(self.options.concurrency, decision.concurrency)
+        self._timeouts.update(asked.timeouts)
+        return view.stage(decision.drafts, clock), decision.ends
+
+    def _history(self, view: View) -> bytes:
+        """All lines the workflow may see; staged events have no id yet and show an empty one."""
+        if self._lines is None:
+            raise HistoryNeeded
+        staged = view.last_sequence - self.run.last_sequence
+        return self._lines + view.append(bytes(16 * staged)).lines
+
+    def _plan(self, view: View, clock: int) -> tuple[list[Attempt], View]:
+        """The attempts to launch after the commit, and the view with their `step_started` events."""
+        restarts = [key for key in [*self._restarts, *self._restarted(view)] if key not in self.live]
+        starts = view.starts(self._horizon, [*self.live, *restarts], self._concurrency)
+        launches = [self._attempt(view, *key) for key in restarts]
+        launches += [self._attempt(view, step_id, attempt) for step_id, attempt, _ in starts]
+        started = [_step_started(step_id, attempt) for step_id, attempt, needs_event in starts if needs_event]
+        if started:
+            self._counted = 0
+        return launches, view.stage(started, clock)
+
+    def _attempt(self, view: View, step_id: str, attempt: int) -> Attempt:
+        step = view.step(step_id)
+        if step is None:
+            raise InvalidTransition(view.run_id, "id_unknown", "step", step_id)
+        declared = self.program.timeout_ms(step.step_name, step_id)
+        return Attempt(step_id, attempt, step.step_name, step.input, self._timeouts.get(step_id, declared))
+
+    # -- commit and conflict ---------------------------------------------------------------------------------------
+
+    def _commit(self, view: View) -> Generator[Effect, object, FlowError | None]:
+        """Commits what `view` stages; on a refusal says which, and leaves the state as the next turn needs it."""
+        if view.last_sequence == self.run.last_sequence:
+            return None
+        answer = yield Commit(view)
+        if isinstance(answer, Accepted):
+            self.run.accept(answer.batch)
+            self._after_commit(answer.batch)
+            return None
+        if not isinstance(answer, FlowError):
+            raise TypeError(f"Commit was answered with {type(answer).__name__}")
+        if isinstance(answer, EventConflict):
+            yield from self._conflict()
+        elif self._broken is None:
+            self._broken = answer
+        return answer
+
+    def _restarted(self, reads: Reads) -> list[tuple[str, int]]:
+        """Attempts that follow a staged immediate retry; each keeps the slot of the one before it (R25, R26)."""
+        following = [(s.subject, s.attempt + 1) for s in self._staged if s.kind == "step"]
+        return [key for key in following if _runs_at(reads, *key)]
+
+    def _after_commit(self, batch: Batch) -> None:
+        self.completed_waits += [s.subject for s in self._staged if s.kind == "wait"]
+        self._restarts = self._restarted(self.run)
+        self._staged = []
+        self._conflicts = 0
+        self.known_sequence = batch.last_sequence
+        if self._lines is not None:
+            self._lines += batch.lines
+
+    def _conflict(self) -> Steps:
+        self._conflicts += 1
+        if self._conflicts >= self.options.limit and self._broken is None:
+            self._broken = ReplayLimitExceeded(self.options.limit)
+        created = any(s.kind == "created" for s in self._staged)
+        yield from self._extend()
+        self._asked = None
+        self._restarts = []
+        self._staged = [s for s in self._staged if s.still_applies(self.run)]
+        if created and self.run.last_sequence and self.opening.start is not None:
+            self._staged = []
+            self.run.control(self.opening.start, self.clock())  # another start won: spec and input are compared (R17)
+            self._staged = self._repair()
+
+    def _extend(self) -> Steps:
+        tail = yield from self._load(self.run.last_sequence)
+        if tail:
+            self.run.extend(tail)
+            if self._lines is not None:
+                self._lines += tail
+        yield from self._notice()
+
+    def _notice(self) -> Steps:
+        """Somebody else appended: attempts whose step it took away are told and let go (R21)."""
+        if self.run.last_sequence == self.known_sequence:
+            return
+        self.known_sequence = self.run.last_sequence
+        self._counted = 0
+        if gone := tuple(key for key in self.live if not self.run.terminal and not _runs_at(self.run, *key)):
+            for key in gone:
+                del self.live[key]
+            yield Release(gone, ended=False)
+
+    def _load(self, after: int) -> Generator[Effect, object, bytes]:
+        lines = yield Load(after)
+        if not isinstance(lines, bytes):
+            raise TypeError(f"Load was answered with {type(lines).__name__}")
+        return lines
+
+    # -- outcomes --------------------------------------------------------------------------------------------------
+
+    def _take(self) -> Generator[Effect, object, list[_Staged]]:
+        """Waits until something can be recorded or decided (R9); the waits due come ahead of the outcomes."""
+        if due := self.run.due_waits(self.clock()):
+            return _waits(due)
+        taken = yield NextOutcomes(self.run.next_wakeup(self.clock(), self._horizon))
+        if not isinstance(taken, Taken):
+            raise TypeError(f"NextOutcomes was answered with {type(taken).__name__}")
+        if taken.foreign:
+            yield from self._extend()
+        else:
+            yield from self._notice()
+        clock = self.clock()
+        self._horizon = max(self._horizon, clock, taken.horizon or 0)
+        for outcome in taken.outcomes:
+            self.live.pop((outcome.step_id, outcome.attempt), None)
+        return _waits(self.run.due_waits(clock)) + self._settle(taken.outcomes, clock)
+
+    def _settle(self, outcomes: tuple[Outcome, ...], clock: int) -> list[_Staged]:
+        restart = self._broken is None
+        settled = [self._settle_one(outcome, clock, restart) for outcome in outcomes]
+        if restart and settled and self.run.stage(_drafts(settled), clock).closing():
+            settled = [self._settle_one(outcome, clock, False) for outcome in outcomes]  # the run ends here (R19)
+        for outcome, staged in zip(outcomes, settled, strict=True):
+            if not staged.drafts:
+                self.discarded(outcome)
+        return [staged for staged in settled if staged.drafts]
+
+    def _settle_one(self, outcome: Outcome, clock: int, restart: bool) -> _Staged:
+        drafts = self.run.settle(outcome.step_id, outcome.attempt, outcome.outcome, clock, self._horizon, restart)
+        return _Staged("step", tuple(drafts), outcome.step_id, outcome.attempt)
+
+
+def _drafts(staged: Iterable[_Staged]) -> list[bytes]:
+    return [draft for item in staged for draft in item.drafts]
+
+
+def _waits(drafts: Iterable[bytes]) -> list[_Staged]:
+    return [_Staged("wait", (draft,), orjson.loads(draft)["wait_id"]) for draft in drafts]
+
+
+def _step_started(step_id: str, attempt: int) -> bytes:
+    return b'{"type":"step_started","step_id":%b,"attempt":%d}' % (orjson.dumps(step_id), attempt)

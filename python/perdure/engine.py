@@ -1,0 +1,471 @@
+"""The asyncio shell: `FlowEngine`, every host call of spec 06 and 09 over one store and one runtime."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from hashlib import sha256
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+import orjson
+
+from perdure import kernel as kernels
+from perdure import payload
+from perdure.asking import RuntimeProgram, spec_of
+from perdure.attempts import Attempts
+from perdure.builds import RuntimeBuildCompatibility, admit
+from perdure.drive import Accepted, CommitMode, DriveOptions, Opening, Outcome
+from perdure.errors import (
+    EngineClosed,
+    EventConflict,
+    FlowError,
+    HookTokenNotFound,
+    InvalidTransition,
+    ReplayLimitExceeded,
+)
+from perdure.flow import FlowRuntime
+from perdure.inspection import Inspection
+from perdure.instant import Instant
+from perdure.kernel import DEFAULT_MAX_EVENT_BYTES, Control, KernelName, Run
+from perdure.model import (
+    ChildOperationReference,
+    Envelope,
+    WorkflowProgress,
+    WorkflowRunSnapshot,
+    WorkflowSpec,
+)
+from perdure.session import ActiveDrive, Session, Shell
+from perdure.stores import MemoryEventStore, open_store
+from perdure.stores.base import FlowEventStore, Wakeup
+from perdure.threads import StepThreads
+from perdure.wire import Moment, moment_ns
+
+__all__ = ["FlowEngine"]
+
+_log = logging.getLogger("perdure")
+
+T = TypeVar("T")
+_CACHED_RUNS: Final = 1024
+_OPENING: Final = frozenset({"start", "drive", "resume_scheduled_run", "resume_due_waits", "resume_due_retries"})
+_WHITE_SPACE: Final = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(
+    map(chr, range(0x2000, 0x200B))
+)
+"""The code points of Unicode's White_Space property (R33)."""
+
+
+class FlowEngine(Inspection):
+    """Drives workflow runs on the running asyncio event loop.
+
+    `runtime` is a `Flow` or any `FlowRuntime`; `store` a store, a URL or path such as `sqlite:///app.db`, or None for
+    memory. A store made here is closed with the engine, one that was passed in is not. Every error is a `FlowError`
+    and every error of a drive has `.run_id`.
+    """
+
+    def __init__(
+        self,
+        runtime: FlowRuntime,
+        store: FlowEventStore | str | None = None,
+        *,
+        kernel: KernelName = "rust",
+        max_replay_iterations: int = 1024,
+        concurrency: int = 64,
+        max_event_bytes: int = DEFAULT_MAX_EVENT_BYTES,
+        commit: CommitMode = "staged",
+        record_tracebacks: bool = True,
+        builds: RuntimeBuildCompatibility | None = None,
+        clock: Callable[[], int] | None = None,
+        store_patience: timedelta = timedelta(seconds=60),
+        cancel_grace: timedelta = timedelta(seconds=10),
+    ) -> None:
+        if concurrency < 1:
+            raise ValueError(f"concurrency must be at least 1, not {concurrency}")
+        if commit not in ("staged", "each"):
+            raise ValueError(f"commit must be 'staged' or 'each', not {commit!r}")
+        self._owns_store = store is None or isinstance(store, str)
+        self.store: FlowEventStore = (
+            MemoryEventStore() if store is None else open_store(store) if isinstance(store, str) else store
+        )
+        self.runtime = runtime
+        self.builds = builds
+        self._kernel = kernels.load(kernel)
+        self._threads = StepThreads()
+        self._limit = max(1, max_replay_iterations)
+        self._record_tracebacks = record_tracebacks
+        self._grace = cancel_grace
+        self._sessions: OrderedDict[str, Session] = OrderedDict()
+        self._closed = False
+        self._shell = Shell(
+            kernel=self._kernel,
+            store=self.store,
+            options=DriveOptions(self._limit, concurrency, commit),
+            max_event_bytes=max_event_bytes,
+            patience_seconds=store_patience.total_seconds(),
+            clock=clock or self.store.clock,
+            program=lambda run_id: RuntimeProgram(runtime, run_id),
+            attempts=self._attempts,
+            discarded=_log_discarded,
+        )
+
+    @classmethod
+    def in_memory(cls, runtime: FlowRuntime) -> Self:
+        """An engine over a memory store of its own."""
+        return cls(runtime)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Cancels the drives under way (their steps stay `running` and are redelivered), then closes what the engine
+        owns."""
+        self._closed = True
+        tasks = [s.active.task for s in self._sessions.values() if s.active is not None and s.active.task is not None]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        self._threads.close()
+        if self._owns_store:
+            await self.store.close()
+
+    # -- starting --------------------------------------------------------------------------------------------------
+
+    async def start(
+        self,
+        workflow: str | WorkflowSpec | Callable[..., Any],
+        input: object = None,
+        *,
+        run_id: str | None = None,
+        drive: bool = True,
+    ) -> str:
+        """Starts a run and drives it until it ends or suspends; gives its id. Idempotent for an equal spec and input.
+
+        `workflow` is a registered name (its only version), the workflow function, or a `WorkflowSpec`; `run_id`
+        defaults to a random UUID. With `drive=False` the run is only created, for a worker or a later call. Raises
+        `InvalidWorkflow`, `InvalidRunId`, `RunConflict`, `RuntimeBuildUnavailable`, `PayloadTooLarge`, and what the
+        drive raises (the run then exists). Spec 04 §4.1, R17, R56."""
+        spec = spec_of(self.runtime, workflow)
+        run_id = str(uuid.uuid4()) if run_id is None else run_id
+        call = {"op": "start", "spec": orjson.Fragment(spec.to_json()), "input": _raw(input), "drive": drive}
+        self._kernel.check_spec(spec.to_json())
+        self._kernel.check_run_id(run_id)
+        await self._call(run_id, call)
+        return run_id
+
+    async def start_with_id(
+        self, run_id: str, workflow: str | WorkflowSpec | Callable[..., Any], input: object = None
+    ) -> str:
+        """`start` with the run id first."""
+        return await self.start(workflow, input, run_id=run_id)
+
+    async def submit(
+        self, workflow: str | WorkflowSpec | Callable[..., Any], input: object = None, *, run_id: str | None = None
+    ) -> str:
+        """Creates the run durably without driving it; gives its id."""
+        return await self.start(workflow, input, run_id=run_id, drive=False)
+
+    async def run(
+        self, workflow: str | WorkflowSpec | Callable[..., Any], input: object = None, *, run_id: str | None = None
+    ) -> WorkflowRunSnapshot:
+        """`start`, then the run's snapshot."""
+        return await self.snapshot(await self.start(workflow, input, run_id=run_id))
+
+    async def drive(self, run_id: str) -> WorkflowRunSnapshot:
+        """Carries a run on until it ends or suspends. Raises `RunNotFound`, and the first refusal of the drive."""
+        return await self._call_snapshot(run_id, {"op": "drive"})
+
+    # -- waits and retries -----------------------------------------------------------------------------------------
+
+    async def resume_wait(
+        self, run_id: str, wait_id: str, *, early: bool = False, drive: bool = True
+    ) -> WorkflowRunSnapshot:
+        """Completes a due wait (with `early=True` also one that is not due) and drives. Spec 06 §6.1, R24."""
+        call = {"op": "resume_wait", "wait_id": wait_id, "early": early, "drive": drive}
+        return await self._call_snapshot(run_id, call)
+
+    async def resume_due_waits(self, now: Moment) -> list[tuple[str, str]]:
+        """Completes all waits due at `now`, drives their runs, and gives the (run id, wait id) pairs this call
+        completed. A run that refuses does not stop the others; its error is raised at the end (R58)."""
+        moment = moment_ns("now", now)
+        wakeups = [w for w in await self.store.list_due_wakeups(moment) if w.kind == "wait"]
+        resumed = await self._resume_each(wakeups, "resume_due_waits", moment)
+        return sorted(pair for pair in resumed if pair in {(w.run_id, w.subject_id) for w in wakeups})
+
+    async def resume_due_retries(self, now: Moment) -> list[tuple[str, str]]:
+        """Drives every run with a retry due at `now`; gives the (run id, step id) pairs that were due at the start."""
+        moment = moment_ns("now", now)
+        wakeups = [w for w in await self.store.list_due_wakeups(moment) if w.kind == "retry"]
+        await self._resume_each(wakeups, "resume_due_retries", moment)
+        return sorted((w.run_id, w.subject_id) for w in wakeups)
+
+    async def resume_scheduled_run(self, run_id: str, now: Moment) -> list[Wakeup]:
+        """Completes the waits of one run due at `now`, starts its due retries, drives; gives what was due at the start.
+        Spec 06 §6.2."""
+        moment = moment_ns("now", now)
+        due: list[Wakeup] = []
+
+        def look(run: Run) -> None:
+            due[:] = [Wakeup(run_id, kind, id, at, run.build_id) for kind, id, at in run.due_wakeups(moment)]
+
+        await self._call(run_id, {"op": "resume_scheduled_run", "now": str(Instant(moment))}, due=moment, look=look)
+        return due
+
+    async def _resume_each(self, wakeups: list[Wakeup], op: str, moment: int) -> list[tuple[str, str]]:
+        completed: list[tuple[str, str]] = []
+        first: FlowError | None = None
+        for run_id in dict.fromkeys(w.run_id for w in wakeups):
+            try:
+                call = {"op": op, "now": str(Instant(moment))}
+                completed += [(run_id, wait_id) for wait_id in await self._call(run_id, call, due=moment)]
+            except FlowError as error:
+                first = first or error
+        if first is not None:
+            raise first
+        return completed
+
+    # -- hooks -----------------------------------------------------------------------------------------------------
+
+    async def resume_hook(
+        self, run_id: str, hook_id: str, payload: object, *, drive: bool = True
+    ) -> WorkflowRunSnapshot:
+        """Delivers a payload to a hook and drives. An equal redelivery is a no-op, another is `HookConflict` (spec 06
+        §6.3)."""
+        call = {"op": "resume_hook", "hook_id": hook_id, "payload": _raw(payload), "drive": drive}
+        return await self._call_snapshot(run_id, call)
+
+    async def dispose_hook(self, run_id: str, hook_id: str, *, drive: bool = True) -> WorkflowRunSnapshot:
+        """Closes a hook nobody will answer, and drives."""
+        return await self._call_snapshot(run_id, {"op": "dispose_hook", "hook_id": hook_id, "drive": drive})
+
+    async def resume_hook_by_token(self, token: str, payload: object, *, drive: bool = True) -> tuple[str, str]:
+        """`resume_hook` by the hook's token; gives (run id, hook id). Raises `HookTokenNotFound`."""
+        run_id, hook_id = await self._find_hook(token)
+        await self._call(run_id, {"op": "resume_hook", "hook_id": hook_id, "payload": _raw(payload), "drive": drive})
+        return run_id, hook_id
+
+    async def dispose_hook_by_token(self, token: str, *, drive: bool = True) -> tuple[str, str]:
+        """`dispose_hook` by the hook's token; gives (run id, hook id). Raises `HookTokenNotFound`."""
+        run_id, hook_id = await self._find_hook(token)
+        await self._call(run_id, {"op": "dispose_hook", "hook_id": hook_id, "drive": drive})
+        return run_id, hook_id
+
+    # -- cancellation and ends -------------------------------------------------------------------------------------
+
+    async def request_cancellation(
+        self, run_id: str, reason: str | None = None, *, drive: bool = True
+    ) -> WorkflowRunSnapshot:
+        """Asks a run to clean up and end; drives its clean-up. Spec 06 §6.4."""
+        return await self._call_snapshot(run_id, {"op": "request_cancellation", "reason": reason, "drive": drive})
+
+    async def force_cancel(self, run_id: str, reason: str | None = None) -> WorkflowRunSnapshot:
+        """Ends a run as cancelled at once, without clean-up. A run that has ended is left as it is."""
+        return await self._call_snapshot(run_id, {"op": "force_cancel", "reason": reason})
+
+    cancel = force_cancel
+
+    async def terminate_for_timeout(
+        self, run_id: str, deadline: Moment, reason: str | None = None
+    ) -> WorkflowRunSnapshot:
+        """Ends a run as timed out at once."""
+        moment = str(Instant(moment_ns("deadline", deadline)))
+        return await self._call_snapshot(run_id, {"op": "terminate_for_timeout", "deadline": moment, "reason": reason})
+
+    async def terminate_for_host_shutdown(self, run_id: str, reason: str | None = None) -> WorkflowRunSnapshot:
+        """Ends a run because its host goes away for good."""
+        return await self._call_snapshot(run_id, {"op": "terminate_for_host_shutdown", "reason": reason})
+
+    # -- facts -----------------------------------------------------------------------------------------------------
+
+    async def record_progress(
+        self, run_id: str, progress: WorkflowProgress | Mapping[str, object]
+    ) -> WorkflowRunSnapshot:
+        """Records a progress fact from outside. Equal again is a no-op; another under its id is `NonDeterministic`."""
+        return await self._call_snapshot(run_id, {"op": "record_progress", "progress": _fact(progress)})
+
+    async def link_child_operation(
+        self, run_id: str, child: ChildOperationReference | Mapping[str, object]
+    ) -> WorkflowRunSnapshot:
+        """Links an operation of another system, or a run of this store, to the run. Raises `RunNotFound` for an
+        unknown run."""
+        return await self._call_snapshot(run_id, {"op": "link_child_operation", "child": _fact(child)})
+
+    # -- reading ---------------------------------------------------------------------------------------------------
+
+    async def history(self, run_id: str) -> list[Envelope]:
+        """All events of the run. Raises `RunNotFound`."""
+        self._kernel.check_run_id(run_id)
+        return Envelope.parse_lines(await self.store.history(run_id))
+
+    async def read(self, run_id: str, look: Callable[[Run], T]) -> T:
+        """What `look` says of the run, its latest events folded. Raises `RunNotFound`."""
+        self._kernel.check_run_id(run_id)
+        async with self._locked(run_id) as session:
+            return look(await session.load())
+
+    # -- how a call is made ----------------------------------------------------------------------------------------
+
+    async def _call_snapshot(self, run_id: str, call: Mapping[str, object]) -> WorkflowRunSnapshot:
+        self._kernel.check_run_id(run_id)
+        await self._call(run_id, call)
+        return await self.snapshot(run_id)
+
+    async def _call(
+        self,
+        run_id: str,
+        call: Mapping[str, object],
+        *,
+        due: int | None = None,
+        look: Callable[[Run], None] | None = None,
+    ) -> list[str]:
+        """Judges the call, appends what is its own, drives where its row says so; gives the waits this call
+        completed."""
+        self._kernel.check_run_id(run_id)
+        text = orjson.dumps(call)
+        starts = call["op"] == "start"
+        own_waits: list[str] = []
+        while True:
+            async with self._locked(run_id) as session:
+                run = await (session.load_or_new() if starts else session.load())
+                if run.last_sequence == 0 and session.active is not None:
+                    created = session.active.created  # another start of this run is creating it: compare with that
+                else:
+                    if look is not None:
+                        look(run)
+                    control = await self._append(session, run, text, call, due, own_waits)
+                    if not control.drive:
+                        return own_waits
+                    active, joined = self._join(session, text if starts else None, call, due)
+                    break
+            await created.wait()
+        try:
+            await session.wait(active)
+        finally:
+            self._keep(session)
+        return own_waits if joined else [*own_waits, *active.drive.completed_waits]
+
+    async def _append(
+        self, session: Session, run: Run, text: bytes, call: Mapping[str, object], due: int | None, own_waits: list[str]
+    ) -> Control:
+        """Appends the call's own events. Those that open a drive (creation, start, waits due) ride on its first
+        commit (R9, R17)."""
+        for _ in range(self._limit):
+            clock = session.clock()
+            control = run.control(text, clock)
+            if control.admit:
+                admit(self.builds, session.run_id, self._build(run, call))
+            drafts = control.drafts
+            if control.drive and call["op"] in _OPENING:
+                joins = session.active is not None and due is not None and call["op"] != "resume_due_retries"
+                drafts = run.due_waits(due) if joins and due is not None else []
+            if not drafts:
+                return control
+            answer = await session.commit(run.stage(drafts, clock))
+            if isinstance(answer, Accepted):
+                run.accept(answer.batch)
+                if due is not None:
+                    own_waits += [orjson.loads(draft)["wait_id"] for draft in drafts]
+                if session.active is not None:
+                    session.active.wake()
+                return control
+            if not isinstance(answer, EventConflict):
+                answer.run_id = answer.run_id or session.run_id
+                raise answer
+            await session.extend()
+        raise ReplayLimitExceeded(self._limit)
+
+    def _join(
+        self, session: Session, start: bytes | None, call: Mapping[str, object], due: int | None
+    ) -> tuple[ActiveDrive, bool]:
+        horizon = session.clock() if due is None else due
+        active, joined = session.active, True
+        if active is None:
+            waits = due if call["op"] != "resume_due_retries" else None
+            active, joined = session.begin(Opening(horizon, start, waits)), False
+        else:
+            active.hand_over(horizon)
+        active.waiters += 1
+        return active, joined
+
+    def _build(self, run: Run, call: Mapping[str, object]) -> str | None:
+        if run.last_sequence:
+            return run.build_id
+        spec = orjson.loads(orjson.dumps(call["spec"]))
+        return spec.get("runtime_build_id") if isinstance(spec, dict) else None
+
+    async def _find_hook(self, token: str) -> tuple[str, str]:
+        if not token.strip(_WHITE_SPACE):
+            raise InvalidTransition("", "blank_token", "hook", "")
+        found: list[tuple[str, str]] = []
+        for run_id in dict.fromkeys(
+            h.run_id for h in await self.store.find_active_hooks(sha256(token.encode()).digest())
+        ):
+            hooks = await self.read(run_id, lambda run: [h.hook_id for h in run.active_hooks() if h.token == token])
+            found += [(run_id, hook_id) for hook_id in hooks]
+        if not found:
+            raise HookTokenNotFound(token)
+        if len(found) > 1:
+            raise InvalidTransition(found[0][0], "token_ambiguous")
+        return found[0]
+
+    # -- sessions --------------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def _locked(self, run_id: str) -> AsyncIterator[Session]:
+        if self._closed:
+            raise EngineClosed
+        session = self._sessions.get(run_id)
+        if session is None:
+            session = self._sessions[run_id] = Session(run_id, self._shell)
+        session.users += 1
+        try:
+            async with session.lock:
+                yield session
+        finally:
+            session.users -= 1
+            self._keep(session)
+
+    def _keep(self, session: Session) -> None:
+        """The cache of projections: least recently used first out; runs that have ended or never began are not kept."""
+        if session.users or session.active is not None or session.run_id not in self._sessions:
+            return
+        if session.run is None or session.run.terminal or session.run.last_sequence == 0:
+            self._sessions.pop(session.run_id, None)
+            return
+        self._sessions.move_to_end(session.run_id)
+        while len(self._sessions) > _CACHED_RUNS:
+            oldest = next(iter(self._sessions.values()))
+            if oldest.users or oldest.active is not None:
+                return
+            del self._sessions[oldest.run_id]
+
+    def _attempts(self, run_id: str, on_outcome: Callable[[], None]) -> Attempts:
+        return Attempts(self.runtime, run_id, self._threads, self._record_tracebacks, self._grace, on_outcome)
+
+
+def _raw(value: object) -> orjson.Fragment:
+    return orjson.Fragment(payload.encode(value))
+
+
+def _fact(value: WorkflowProgress | ChildOperationReference | Mapping[str, object]) -> orjson.Fragment:
+    if isinstance(value, WorkflowProgress | ChildOperationReference):
+        return orjson.Fragment(value.to_json())
+    return _raw(value)
+
+
+def _log_discarded(run_id: str, outcome: Outcome) -> None:
+    _log.warning(
+        "outcome_discarded: run %s step %s attempt %d ended after its step did",
+        run_id,
+        outcome.step_id,
+        outcome.attempt,
+    )

@@ -1,0 +1,124 @@
+"""What an engine tells about its runs, from the indexes and the projections (spec 09 §9.3)."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
+
+from perdure import payload
+from perdure.errors import RunNotFound
+from perdure.kernel import Run
+from perdure.model import WorkflowRunSnapshot
+from perdure.stores.base import FlowEventStore, RunFilter, RunPage, RunSummary, Wakeup
+from perdure.wire import Moment, moment_ns
+
+__all__ = ["Inspection"]
+
+T = TypeVar("T")
+_PAGE = 500
+
+
+class Inspection(ABC):
+    """The reading half of an engine: nothing here appends."""
+
+    store: FlowEventStore
+
+    @abstractmethod
+    async def read(self, run_id: str, look: Callable[[Run], T]) -> T:
+        """What `look` says of the run, its latest events folded. Raises `RunNotFound`."""
+
+    async def snapshot(self, run_id: str) -> WorkflowRunSnapshot:
+        """The run as it stands. Raises `RunNotFound`."""
+        return await self.read(run_id, lambda run: WorkflowRunSnapshot(run.snapshot()))
+
+    async def list_run_ids(self) -> list[str]:
+        """All run ids, sorted."""
+        return await self.store.run_ids()
+
+    async def list_snapshots(self) -> list[WorkflowRunSnapshot]:
+        """All runs as they stand, by run id. For many runs, page `runs()` instead."""
+        return [await self.snapshot(run_id) for run_id in await self.store.run_ids()]
+
+    async def runs(self, filter: RunFilter | None = None, *, after: str | None = None, limit: int = 100) -> RunPage:
+        """One page of the run index; pass `page.next` as `after` for the following one."""
+        return await self.store.runs(filter or RunFilter(), after=after, limit=limit)
+
+    async def run_summary(self) -> RunSummary:
+        """The counters of spec 02 §2.7."""
+        return await self.store.summary()
+
+    async def list_due_wakeups(self, now: Moment) -> list[Wakeup]:
+        """Waits and delayed retries due at `now`, waits first, then by run and subject."""
+        return await self.store.list_due_wakeups(moment_ns("now", now))
+
+    async def list_due_waits(self, now: Moment) -> list[tuple[str, str]]:
+        """(run id, wait id) of the waits due at `now`, sorted."""
+        return sorted((w.run_id, w.subject_id) for w in await self.list_due_wakeups(now) if w.kind == "wait")
+
+    async def list_due_retries(self, now: Moment) -> list[tuple[str, str]]:
+        """(run id, step id) of the delayed retries due at `now`, sorted."""
+        return sorted((w.run_id, w.subject_id) for w in await self.list_due_wakeups(now) if w.kind == "retry")
+
+    async def next_wakeup(self, now: Moment) -> dict[str, Any] | None:
+        """The earliest wait or delayed retry, due or not, in the shape of `list_open_suspensions`; None if there is
+        none.
+
+        Its `due` says whether `now` has reached it."""
+        moment = moment_ns("now", now)
+        while (wakeup := await self.store.next_scheduled_wakeup()) is not None:
+            look = partial(_suspensions, now=moment, only=(wakeup.kind, wakeup.subject_id))
+            if found := await self._look(wakeup.run_id, look):
+                return found[0]
+        return None
+
+    async def list_open_suspensions(self, now: Moment) -> list[dict[str, Any]]:
+        """Open waits, hooks and delayed retries of open runs: {kind, run_id, wait | hook | step, due (not for hooks)},
+        sorted by run, kind (wait, hook, retry) and id. Holds hook tokens in clear."""
+        moment = moment_ns("now", now)
+        found: list[dict[str, Any]] = []
+        for run_id in await self._open_run_ids():
+            found += await self._look(run_id, partial(_suspensions, now=moment))
+        return found
+
+    async def list_active_hooks(self) -> list[dict[str, Any]]:
+        """{run_id, hook} of each active hook of an open run, sorted. Holds tokens in clear."""
+        found: list[dict[str, Any]] = []
+        for run_id in dict.fromkeys(hook.run_id for hook in await self.store.list_active_hooks()):
+            found += await self._look(
+                run_id,
+                lambda run: [{"run_id": run.run_id, "hook": payload.decode(h.to_json())} for h in run.active_hooks()],
+            )
+        return found
+
+    async def _look(self, run_id: str, look: Callable[[Run], list[dict[str, Any]]]) -> list[dict[str, Any]]:
+        try:
+            return await self.read(run_id, look)
+        except RunNotFound:  # pruned between the listing and this look
+            return []
+
+    async def _open_run_ids(self) -> list[str]:
+        open_runs = RunFilter(terminal=False)
+        page = await self.store.runs(open_runs, limit=_PAGE)
+        found = [row.run_id for row in page.runs]
+        while page.next is not None:
+            page = await self.store.runs(open_runs, after=page.next, limit=_PAGE)
+            found += [row.run_id for row in page.runs]
+        return sorted(found)
+
+
+def _suspensions(run: Run, now: int, only: tuple[str, str] | None = None) -> list[dict[str, Any]]:
+    return [_suspension(run, kind, id, due, now) for kind, id, due in run.suspensions() if only in (None, (kind, id))]
+
+
+def _suspension(run: Run, kind: str, id: str, due: int | None, now: int) -> dict[str, Any]:
+    item: dict[str, Any] = {"kind": kind, "run_id": run.run_id}
+    if due is None:
+        return item | {"hook": _entry(run.hook(id))}
+    entry = {"wait": _entry(run.wait(id))} if kind == "wait" else {"step": _entry(run.step(id))}
+    return item | entry | {"due": due <= now}
+
+
+def _entry(item: Any) -> object:
+    return None if item is None else payload.decode(item.to_json())

@@ -1,0 +1,282 @@
+"""One run in this process: its projection, its lock, and the one drive that all callers share (rulings R22, R48)."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from perdure.attempts import Attempts
+from perdure.drive import (
+    Accepted,
+    Commit,
+    Drive,
+    DriveOptions,
+    Effect,
+    Load,
+    NextOutcomes,
+    Opening,
+    Outcome,
+    Program,
+    Release,
+    StartSteps,
+    Taken,
+)
+from perdure.errors import EventConflict, FlowError, OutcomeUnknown, RunNotFound, StoreUnavailable
+from perdure.kernel import Batch, Kernel, Run, View
+from perdure.stores.base import FlowEventStore
+
+__all__ = ["ActiveDrive", "Session", "Shell"]
+
+_FIRST_BACKOFF_SECONDS = 0.05
+_LAST_BACKOFF_SECONDS = 2.0
+_BYTES_PER_EVENT_ID = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Shell:
+    """What every session of an engine shares."""
+
+    kernel: Kernel
+    store: FlowEventStore
+    options: DriveOptions
+    max_event_bytes: int
+    patience_seconds: float
+    clock: Callable[[], int]
+    program: Callable[[str], Program]
+    attempts: Callable[[str, Callable[[], None]], Attempts]
+    discarded: Callable[[str, Outcome], None]
+
+
+@dataclass(slots=True, eq=False)
+class ActiveDrive:
+    """A drive under way, and who waits for it."""
+
+    drive: Drive
+    attempts: Attempts = field(init=False)
+    task: asyncio.Task[None] | None = None
+    waiters: int = 0
+    horizon: int | None = None
+    created: asyncio.Event = field(default_factory=asyncio.Event)
+    waiter: asyncio.Future[None] | None = None
+
+    def wake(self) -> None:
+        """Something finished or was appended: let `NextOutcomes` return."""
+        if self.waiter is not None and not self.waiter.done():
+            self.waiter.set_result(None)
+
+    def hand_over(self, horizon: int) -> None:
+        self.horizon = horizon if self.horizon is None else max(self.horizon, horizon)
+        self.wake()
+
+
+class Session:
+    """The run's lock is held by whoever stages on the run until the store has answered, so within one process nobody
+    ever works on a stale view; only a drive that waits for its steps lets go of it."""
+
+    def __init__(self, run_id: str, shell: Shell) -> None:
+        self.run_id = run_id
+        self.lock = asyncio.Lock()
+        self.run: Run | None = None
+        self.active: ActiveDrive | None = None
+        self.users = 0
+        self._shell = shell
+        self._last_clock = 0
+
+    def clock(self) -> int:
+        """The drive's clock: never going back (R45)."""
+        self._last_clock = max(self._last_clock, self._shell.clock())
+        return self._last_clock
+
+    # -- the projection --------------------------------------------------------------------------------------------
+
+    async def load(self) -> Run:
+        """The run with everything the store has; only the tail is read and folded (W1). Raises `RunNotFound`."""
+        if self.run is None or self.run.last_sequence == 0:
+            history = await self._shell.store.history(self.run_id)
+            self.run = self._shell.kernel.project(self.run_id, history, self._shell.max_event_bytes)
+        else:
+            await self.extend()
+        return self.run
+
+    async def extend(self) -> None:
+        if self.run is not None:
+            tail = await self._shell.store.history(self.run_id, self.run.last_sequence)
+            if tail:
+                self.run.extend(tail)
+
+    async def load_or_new(self) -> Run:
+        try:
+            return await self.load()
+        except RunNotFound:
+            if self.run is None:
+                self.run = self._shell.kernel.new(self.run_id, self._shell.max_event_bytes)
+            return self.run
+
+    # -- commits ---------------------------------------------------------------------------------------------------
+
+    async def commit(self, view: View) -> Accepted | FlowError:
+        """Commits what the view stages. A store that fails is asked again with the same batch until patience ends
+        (R1, R48); the event ids were fixed before the first try, so a commit of unknown outcome is recognised in the
+        tail."""
+        batch = view.append(os.urandom(_BYTES_PER_EVENT_ID * (view.last_sequence - self._base())))
+        loop = asyncio.get_running_loop()
+        give_up = loop.time() + self._shell.patience_seconds
+        backoff, unknown = _FIRST_BACKOFF_SECONDS, False
+        while True:
+            try:
+                (answer,) = await self._shell.store.commit([batch])
+            except (StoreUnavailable, OutcomeUnknown) as error:
+                unknown = unknown or isinstance(error, OutcomeUnknown)
+                if loop.time() + backoff > give_up:
+                    raise
+                await asyncio.sleep(backoff)
+                backoff = min(backoff * 2, _LAST_BACKOFF_SECONDS)
+                continue
+            if unknown and isinstance(answer, EventConflict) and await self._is_durable(batch):
+                return Accepted(batch)
+            return answer if isinstance(answer, FlowError) else Accepted(batch)
+
+    def _base(self) -> int:
+        return 0 if self.run is None else self.run.last_sequence
+
+    async def _is_durable(self, batch: Batch) -> bool:
+        tail = await self._shell.store.history(self.run_id, batch.expected_sequence)
+        return tail.startswith(batch.lines)
+
+    # -- the shared drive ------------------------------------------------------------------------------------------
+
+    def begin(self, opening: Opening) -> ActiveDrive:
+        """Starts the drive of this run; the lock must be held and no drive be active."""
+        run = self.run
+        if run is None:
+            raise RunNotFound(self.run_id)
+        shell = self._shell
+        drive = Drive(
+            run,
+            shell.program(self.run_id),
+            shell.options,
+            opening,
+            self.clock,
+            lambda outcome: shell.discarded(self.run_id, outcome),
+        )
+        active = ActiveDrive(drive)
+        active.attempts = shell.attempts(self.run_id, active.wake)
+        active.task = asyncio.create_task(self._carry(active), name=f"perdure drive {self.run_id}")
+        self.active = active
+        return active
+
+    async def wait(self, active: ActiveDrive) -> None:
+        """Waits for the shared drive; its refusal reaches each waiter as an instance of its own. When the last waiter
+        leaves, the drive is cancelled (R22). The caller has counted itself in `active.waiters` already."""
+        task = active.task
+        if task is None:
+            return
+        try:
+            await asyncio.wait([task])
+        finally:
+            active.waiters -= 1
+            if active.waiters == 0 and not task.done():
+                task.cancel()
+                if self.active is active:
+                    self.active = None
+        if task.cancelled():
+            raise asyncio.CancelledError
+        error = task.exception()
+        if isinstance(error, FlowError):
+            own = copy.copy(error).with_traceback(error.__traceback__)
+            own.run_id = own.run_id or self.run_id
+            own.__cause__ = error.__cause__
+            raise own
+        if error is not None:
+            raise error
+
+    async def _carry(self, active: ActiveDrive) -> None:
+        """Performs the drive's effects; the lock is held throughout, except while it waits for its steps."""
+        steps = active.drive.steps()
+        await self.lock.acquire()
+        try:
+            effect = next(steps)
+            while True:
+                try:
+                    answer = await self._perform(active, effect)
+                except BaseException as error:  # noqa: BLE001 - thrown on into the drive, which re-raises it
+                    effect = steps.throw(error)
+                else:
+                    effect = steps.send(answer)
+        except StopIteration:
+            pass
+        finally:
+            active.attempts.abort()
+            active.created.set()
+            if self.active is active:
+                self.active = None
+            self.lock.release()
+
+    async def _perform(self, active: ActiveDrive, effect: Effect) -> object:
+        match effect:
+            case NextOutcomes(until):
+                return await self._next(active, until)
+            case Commit(view):
+                answer = await self.commit(view)
+                active.created.set()
+                return answer
+            case StartSteps(attempts):
+                active.attempts.launch(attempts)
+                self._raise_fatal(active)
+            case Release(keys, ended):
+                active.attempts.release(keys, ended=ended)
+            case Load(after):
+                try:
+                    return await self._shell.store.history(self.run_id, after)
+                except RunNotFound:
+                    return b""
+        return None
+
+    async def _next(self, active: ActiveDrive, until: int | None) -> Taken:
+        attempts = active.attempts
+        if not attempts.outcomes and active.horizon is None and not self._moved(active):
+            await self._sleep(active, until)
+            self._raise_fatal(active)
+        outcomes, attempts.outcomes = tuple(attempts.outcomes), []
+        horizon, active.horizon = active.horizon, None
+        return Taken(outcomes, horizon)
+
+    def _moved(self, active: ActiveDrive) -> bool:
+        return active.drive.run.last_sequence != active.drive.known_sequence
+
+    async def _sleep(self, active: ActiveDrive, until: int | None) -> None:
+        loop = asyncio.get_running_loop()
+        active.waiter = waiter = loop.create_future()
+        timer = None
+        if until is not None:
+            timer = loop.call_later(max(0, until - self.clock()) / 1e9, active.wake)
+        self.lock.release()
+        try:
+            await waiter
+            await asyncio.sleep(0)  # what finishes at this same moment belongs into the same commit
+        finally:
+            active.waiter = None
+            if timer is not None:
+                timer.cancel()
+            await _reacquire(self.lock)
+
+    def _raise_fatal(self, active: ActiveDrive) -> None:
+        if active.attempts.fatal is not None:
+            raise active.attempts.fatal
+
+
+async def _reacquire(lock: asyncio.Lock) -> None:
+    """Takes the lock even when the drive is being cancelled, so that its owner can release it: the holders of this lock
+    only wait for the store, and a cancellation asked for meanwhile is delivered afterwards."""
+    cancelled: asyncio.CancelledError | None = None
+    while True:
+        try:
+            await lock.acquire()
+            break
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
