@@ -70,7 +70,9 @@ def check_call(batches: Sequence[Batch]) -> None:
     seen: set[str] = set()
     for batch in batches:
         if batch.run_id in seen:
-            raise ValueError(f"run {batch.run_id!r} has two batches in one commit call; commit them one after the other")
+            raise ValueError(
+                f"run {batch.run_id!r} has two batches in one commit call; commit them one after the other"
+            )
         seen.add(batch.run_id)
 
 

@@ -111,7 +111,9 @@ class SqliteFile:
                     raise
                 time.sleep(_PAUSE_SECONDS)
         if mode != ("memory" if self.in_memory else "wal"):
-            raise StoreError(f"{self} cannot use a write-ahead log (it is in {mode} mode); put it on a local file system")
+            raise StoreError(
+                f"{self} cannot use a write-ahead log (it is in {mode} mode); put it on a local file system"
+            )
 
     def failure(self, error: sqlite3.Error, doing: str) -> StoreError:
         """The error to raise for `error`, where it is certain that nothing was written."""
@@ -122,11 +124,17 @@ class SqliteFile:
                 "End the program that holds it, or raise busy_seconds"
             )
         if code == sqlite3.SQLITE_FULL:
-            return StoreUnavailable(f"{self} has no room left ({error}) while {doing}; nothing was written. Free disk space")
+            return StoreUnavailable(
+                f"{self} has no room left ({error}) while {doing}; nothing was written. Free disk space"
+            )
         if code == sqlite3.SQLITE_CANTOPEN:
-            return StoreUnavailable(f"{self} cannot be opened while {doing}; check that its folder exists and may be written")
+            return StoreUnavailable(
+                f"{self} cannot be opened while {doing}; check that its folder exists and may be written"
+            )
         if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-            return StoreError(f"{self} is damaged or no SQLite database ({error}) while {doing}; restore it from a backup")
+            return StoreError(
+                f"{self} is damaged or no SQLite database ({error}) while {doing}; restore it from a backup"
+            )
         return StoreError(f"{self} failed while {doing}: {error}")
 
     def unknown(self, error: sqlite3.Error) -> OutcomeUnknown:

@@ -149,7 +149,9 @@ class SqliteWriter:
                 (gone.token_hash, run_id, gone.hook_id),
             )
         for hook in batch.insert_hooks:
-            execute("INSERT INTO flow_hooks VALUES (?, ?, ?, ?)", (hook.token_hash, run_id, hook.hook_id, hook.sequence))
+            execute(
+                "INSERT INTO flow_hooks VALUES (?, ?, ?, ?)", (hook.token_hash, run_id, hook.hook_id, hook.sequence)
+            )
 
     # what a refusal is judged by -----------------------------------------------------------------------------
 

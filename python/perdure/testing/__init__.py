@@ -1,0 +1,1 @@
+"""What ships for testing: the contract suite for stores, and the runner of recorded conformance files."""
