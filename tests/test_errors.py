@@ -55,6 +55,7 @@ SAMPLES: list[FlowError] = [
     errors.StepError("odd"),
     errors.NonRetryable("card stolen"),
     errors.RetryAfter(timedelta(seconds=3), "busy"),
+    errors.StepCancelled(),
     errors.StepFailed("s", "charge", 3, "runtime error: no"),
 ]
 

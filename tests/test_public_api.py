@@ -5,6 +5,9 @@ from __future__ import annotations
 import importlib
 import subprocess
 import sys
+import tomllib
+from importlib import metadata
+from pathlib import Path
 from types import ModuleType
 
 import perdure
@@ -67,7 +70,7 @@ def test_import_pulls_in_no_extra() -> None:
     assert sorted(name for name in loaded if name.startswith(LATE)) == []
 
 
-def test_the_version_is_that_of_the_distribution() -> None:
-    from importlib.metadata import version
-
-    assert perdure.__version__ == version("perdure")
+def test_cargo_has_the_one_version() -> None:
+    manifest = tomllib.loads((Path(__file__).parent.parent / "Cargo.toml").read_text("utf-8"))
+    core = importlib.import_module("perdure._core")
+    assert core.__version__ == manifest["workspace"]["package"]["version"] == metadata.version("perdure")
