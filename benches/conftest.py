@@ -47,8 +47,8 @@ def _arguments(setup: Callable[[], Any]) -> tuple[tuple[Any], dict[str, Any]]:
 def measure(benchmark: BenchmarkFixture, request: pytest.FixtureRequest) -> Measure:
     """`measure(row, engine, function, events=…, setup=…, rounds=…)`: one cell of the table of results.
 
-    With `setup` each call gets a fresh argument from it, and `rounds` calls are timed; without, pytest-benchmark
-    calibrates.
+    `rounds` calls are timed one by one, each with a fresh argument from `setup` if there is one; without `rounds`
+    pytest-benchmark calibrates.
     """
     smoke: bool = request.config.getoption("--smoke")
 
@@ -59,11 +59,11 @@ def measure(benchmark: BenchmarkFixture, request: pytest.FixtureRequest) -> Meas
         *,
         events: int | None = None,
         setup: Callable[[], Any] | None = None,
-        rounds: int = 50,
+        rounds: int | None = None,
     ) -> None:
         benchmark.group = row
         benchmark.extra_info.update(engine=engine, events=events)
-        if setup is None and not smoke:
+        if rounds is None and not smoke:
             benchmark(function)
         else:
             arguments = partial(_arguments, setup) if setup else None
