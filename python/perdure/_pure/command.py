@@ -62,7 +62,7 @@ class Member(ABC):
     def owed(self, state: State) -> bool:
         """Whether its event is still to be written."""
 
-    def check_new(self, state: State, anchor: int) -> None:
+    def check_new(self, state: State, anchor: int) -> None:  # noqa: B027 - most members have neither
         """R16.8: policy and deadline of what is owed, judged at `anchor` (ns)."""
 
     @abstractmethod

@@ -39,7 +39,11 @@ _U32_MAX: Final = 2**32 - 1
 _U64_MAX: Final = 2**64 - 1
 _SCHEMA_VERSION: Final = 1
 _UNSIGNED: Final = re.compile(r"0|[1-9][0-9]*")
-_EVENT_ID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_UUID: Final = r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
+_EVENT_ID: Final = re.compile(_UUID)
+_match_written: Final = re.compile(
+    rf'\{{"run_id":"([^"\\]*)","sequence":([0-9]+),"event_id":"{_UUID}","timestamp":("[^"\\]*"),"event":(?=\{{)'
+).match
 _BUILD_ID: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9\-_.:+/@]{0,126}[A-Za-z0-9])?")
 _WHITE_SPACE: Final = (
     "\t\n\x0b\x0c\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
@@ -149,8 +153,9 @@ class Child(NamedTuple):
 
     def to_json(self) -> str:
         parts = [
-            f'"reference_id":{json.quote(self.reference_id)},"kind":{json.quote(self.kind)},'
-            f'"operation_id":{json.quote(self.operation_id)}'
+            f'"reference_id":{json.quote(self.reference_id)}',
+            f'"kind":{json.quote(self.kind)}',
+            f'"operation_id":{json.quote(self.operation_id)}',
         ]
         if self.flow_run_id is not None:
             parts.append(f'"flow_run_id":{json.quote(self.flow_run_id)}')
@@ -374,7 +379,10 @@ class Line(NamedTuple):
 
 def decode_event(text: str, span: Span) -> Event:
     """The event at `span` of a checked text. Raises `Serialization` "shape"."""
-    found = json.members(text, span, "event")
+    return _read_event(text, span, json.members(text, span, "event"))
+
+
+def _read_event(text: str, span: Span, found: dict[str, Span]) -> Event:
     kind = read_string(text, required(found, "type"), "type")
     known = _CATALOGUE.get(kind)
     if known is None:
@@ -405,6 +413,24 @@ def decode_line(line: bytes, run_id: str, number: int) -> Line:
 
 
 def _decode_envelope(text: str, run_id: str) -> Line:
+    return _as_written(text, run_id) or _as_it_comes(text, run_id)
+
+
+def _as_written(text: str, run_id: str) -> Line | None:
+    """A line with the five fields in the order they are written in, which saves a scan; None for any other form."""
+    head = _match_written(text)
+    if head is None:
+        return None
+    start = head.end()
+    found, end, fault = json.scan_members(text, start)
+    if end != len(text) - 1 or fault is not None:
+        return None
+    sequence = read_u64(text, head.span(2), "sequence")
+    timestamp = read_instant(text, head.span(3), "timestamp")
+    return _owned(head[1], run_id, Line(sequence, timestamp, _read_event(text, (start, end), found)))
+
+
+def _as_it_comes(text: str, run_id: str) -> Line:
     if text[0] != "{":
         raise shape("the envelope is not an object")
     found, _, fault = json.scan_members(text, 0)
@@ -420,6 +446,10 @@ def _decode_envelope(text: str, run_id: str) -> Line:
         raise shape("event_id is not a UUID of five hyphenated groups")
     timestamp = read_instant(text, required(found, "timestamp"), "timestamp")
     event = decode_event(text, required(found, "event"))
+    return _owned(owner, run_id, Line(sequence, timestamp, event))
+
+
+def _owned(owner: str, run_id: str, line: Line) -> Line:
     if owner != run_id:
         raise Serialization("foreign_run", None, "the line belongs to another run")
-    return Line(sequence, timestamp, event)
+    return line

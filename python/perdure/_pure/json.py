@@ -42,7 +42,7 @@ _BLANK: Final = r"[ \t\n\r]*+"
 _CHARS: Final = r'(?:[^"\\\x00-\x1f]++|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*+'
 _NUMBER: Final = r"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?+(?:[eE][+-]?[0-9]++)?+"
 _SCALAR: Final = rf'(?>"{_CHARS}"|{_NUMBER}|true|false|null)'
-_FLAT_DEPTH: Final = 3
+_FLAT_DEPTH: Final = 4
 
 
 def _value(depth: int) -> str:
@@ -60,6 +60,7 @@ _match_blank: Final = re.compile(_BLANK).match
 _match_scalar: Final = re.compile(_SCALAR).match
 _match_flat: Final = re.compile(_value(_FLAT_DEPTH)).match
 _match_key: Final = re.compile(rf'{_BLANK}"({_CHARS})"{_BLANK}:{_BLANK}').match
+_match_scalar_member: Final = re.compile(rf'{_BLANK}"({_CHARS})"{_BLANK}:{_BLANK}({_SCALAR}){_BLANK}([,}}])').match
 _match_after: Final = re.compile(rf"{_BLANK}([,\]}}])").match
 _find_special: Final = re.compile(r'["\\\x00-\x1f]').search
 _find_surrogate: Final = re.compile("[\ud800-\udfff]").search
@@ -160,25 +161,29 @@ def scan_members(text: str, at: int) -> tuple[dict[str, Span], int, str | None]:
     is wrong with its keys (a repeated one, or a lone surrogate in one), if anything. The first of equal keys counts."""
     found: dict[str, Span] = {}
     fault: str | None = None
-    at += 1
-    while key := _match_key(text, at):
-        name = key[1]
+    after, at = ",", at + 1
+    while after == ",":
+        member = _match_scalar_member(text, at)
+        if member is not None:
+            name, after = member[1], member[3]
+            span, at = member.span(2), member.end()
+        else:
+            key = _match_key(text, at)
+            if key is None:
+                return found, _skip_blank(text, at) + 1, fault
+            name, start = key[1], key.end()
+            span = (start, _value_end(text, start, LINE_DEPTH))
+            at = _skip_blank(text, span[1]) + 1
+            after = text[at - 1]
         if "\\" in name:
             name = unescape(name)
             if _find_surrogate(name):
                 fault = fault or "a key holds a lone surrogate"
-        start = key.end()
-        flat = _match_flat(text, start)
-        end = flat.end() if flat else _value_end(text, start, LINE_DEPTH)
         if name in found:
             fault = fault or "a key stands twice in one object"
         else:
-            found[name] = (start, end)
-        after = _match_after(text, end)
-        at = after.end() if after else len(text)
-        if after is None or after[1] == "}":
-            return found, at, fault
-    return found, _skip_blank(text, at) + 1, fault
+            found[name] = span
+    return found, at, fault
 
 
 def members(text: str, span: Span, what: str) -> dict[str, Span]:
