@@ -1,0 +1,1 @@
+"""The drive itself: its effects answered by hand, and every interleaving forced."""

@@ -1,0 +1,1 @@
+"""The scenarios of the contract, one named test each."""
