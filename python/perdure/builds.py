@@ -16,8 +16,8 @@ _GRAMMAR: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9\-_.:+/@]{0,126}[A-Za-z0-
 
 def check_build_id(value: str) -> str:
     """The build id, if it follows the grammar of spec 08 §8.5; else raises `InvalidRuntimeBuildId`."""
-    if not isinstance(value, str) or _GRAMMAR.fullmatch(value) is None:
-        raise InvalidRuntimeBuildId(str(value))
+    if _GRAMMAR.fullmatch(value) is None:
+        raise InvalidRuntimeBuildId(value)
     return value
 
 

@@ -7,14 +7,12 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
 
 from perdure.commands import RuntimeCommand
 from perdure.context import WorkflowContext
 from perdure.envelope import Envelope
-from perdure.errors import FlowError, StepNotRegistered, WorkflowNotRegistered, WorkflowRaised
+from perdure.errors import StepNotRegistered, WorkflowNotRegistered
 from perdure.policy import RetryPolicy
 from perdure.spec import WorkflowSpec
 from perdure.step import Mode, Step, StepContext, StepPlan, place
@@ -38,8 +36,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 WorkflowFunction = Callable[[WorkflowContext], RuntimeCommand]
-
-_PACKAGE: Final = str(Path(__file__).parent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,24 +242,9 @@ class Flow:
     # -- the runtime ---------------------------------------------------------------------------------------------
 
     def run_workflow(self, invocation: WorkflowInvocation) -> RuntimeCommand:
-        """Asks the workflow for its next command.
-
-        Raises `WorkflowNotRegistered`; `WorkflowRaised`, its cause chained, for whatever the function raises and for a
-        result that is no command. This package's own errors, such as `Serialization` of a builder, pass through.
-        """
+        """Asks the workflow for its next command. Raises `WorkflowNotRegistered`, or what the function raises."""
         workflow = self.find_workflow(invocation.spec.name, invocation.spec.version)
-        try:
-            result = workflow.function(WorkflowContext(invocation.reads, invocation.history))
-            if isinstance(result, RuntimeCommand):
-                return result
-            raise TypeError(_no_command(result))
-        except FlowError as error:
-            if error.run_id is None:
-                error.run_id = invocation.run_id
-            raise
-        except Exception as error:  # a workflow may raise anything; it becomes one typed error with its cause
-            text, where = f"{type(error).__name__}: {error}", _where(error.__traceback__) or place(workflow.function)
-            raise WorkflowRaised(invocation.run_id, workflow.name, workflow.version, text, where) from error
+        return workflow.function(WorkflowContext(invocation.reads, invocation.history))
 
     def plan_step(self, step_name: str) -> StepPlan:
         """How this step is run. Raises `StepNotRegistered`, or `TypeError` if an annotation of it names nothing."""
@@ -279,26 +260,6 @@ class Flow:
         step = self.find_step(invocation.step_name)
         args, named = step.binding.arguments(invocation.input, invocation.context)
         return step.function(*args, **named)
-
-
-def _no_command(result: object) -> str:
-    if inspect.iscoroutine(result):
-        result.close()
-    return (
-        f"it returned {type(result).__name__} where a command is due; "
-        "return what a method of ctx gives, such as ctx.complete()"
-    )
-
-
-def _where(frames: TracebackType | None) -> str | None:
-    """File and line of the innermost frame outside this package."""
-    found = None
-    while frames is not None:
-        file = frames.tb_frame.f_code.co_filename
-        if not file.startswith(_PACKAGE):
-            found = f"{file}:{frames.tb_lineno}"
-        frames = frames.tb_next
-    return found
 
 
 def _caller_names() -> Mapping[str, Any]:

@@ -10,13 +10,12 @@ from typing import Final
 
 from perdure.errors import NonRetryable, RetryAfter, Serialization
 from perdure.payload import encode
-from perdure.wire import Part, object_json
+from perdure.wire import Part, ceil_ms, object_json
 
 __all__ = ["completed_outcome", "failure_outcome", "timeout_outcome"]
 
 MAX_TRACEBACK_BYTES: Final = 32 * 1024
 _PACKAGE: Final = str(Path(__file__).parent)
-_MILLISECOND: Final = timedelta(milliseconds=1)
 
 
 def completed_outcome(value: object, record_traceback: bool = False) -> bytes:
@@ -51,19 +50,19 @@ def timeout_outcome(limit_ms: int) -> bytes:
 
 
 def _delay_ms(delay: object) -> int | None:
-    """Milliseconds, rounded up so that the next attempt is not early; what is out of range is the kernel's to ignore (R5).
+    """Milliseconds, rounded up so that no attempt is early; what is out of range is the kernel's to ignore (R5).
 
     A plain int is milliseconds already, for delays beyond a timedelta; anything else suggests nothing.
     """
     if isinstance(delay, timedelta):
-        return -(-delay // _MILLISECOND)
+        return ceil_ms(delay)
     return delay if type(delay) is int else None
 
 
 def _message(error: BaseException) -> str:
     try:
         text = str(error)
-    except Exception:  # the step's own __str__ may raise anything; the attempt still has to be recorded
+    except Exception:  # noqa: BLE001 a step's own __str__ may raise anything; the attempt still has to be recorded
         text = ""
     return text if text.strip() else type(error).__name__
 

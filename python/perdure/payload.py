@@ -256,23 +256,50 @@ def decode_as(raw: bytes, kind: type[T]) -> T:
     if kind is Any or kind is object:
         return cast(T, decode(raw))
     try:
-        return cast(T, decoder(kind).decode(raw))
+        value = decoder(kind).decode(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise _unreadable(error, kind) from None
+    digits = raw.translate(_DIGITS)
+    if _SIXTEEN in digits or _SEVENTH in digits:
+        _check_exact(value, decode(raw), "$")
+    return cast(T, value)
 
 
 def decoder(kind: Any) -> msgspec.json.Decoder[Any]:
     """The decoder of a type, made once. Raises `TypeError` for a type no JSON can be decoded to."""
     try:
-        return _decoder(kind)
-    except TypeError:
-        # Annotated[...] may carry metadata that cannot be hashed; then the decoder is not kept.
+        hash(kind)
+    except TypeError:  # Annotated[...] may carry metadata that has no hash; then the decoder is not kept
         return msgspec.json.Decoder(kind, dec_hook=_custom)
+    return _decoder(kind)
 
 
 @lru_cache(maxsize=1024)
 def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(kind, dec_hook=_custom)
+
+
+_DIGITS: Final = bytes.maketrans(b"123456789", b"000000000")
+_SIXTEEN: Final = b"0" * 16  # fewer digits fit any float
+_SEVENTH: Final = b"." + b"0" * 7  # fewer digits after the second fit a datetime
+_NANOSECONDS: Final = re.compile(r"\.[0-9]{6}[0-9]*[1-9]")
+
+
+def _check_exact(value: object, stored: object, path: str) -> None:
+    """Refuses what decoding to a narrower type has rounded: a long integer as float, nanoseconds as datetime (R29)."""
+    if isinstance(value, float):
+        if type(stored) is int and value != stored:
+            raise refusal(path, "an integer would be rounded by the type float; annotate it int")
+    elif isinstance(value, datetime):
+        if isinstance(stored, str) and _NANOSECONDS.search(stored):
+            raise refusal(path, "a time would be rounded to microseconds by the type datetime; annotate it str")
+    elif isinstance(stored, dict):
+        members = value.values() if isinstance(value, dict) else (getattr(value, key, None) for key in stored)
+        for (key, inner), member in zip(stored.items(), members, strict=False):
+            _check_exact(member, inner, path + key_path(key))
+    elif isinstance(stored, list) and isinstance(value, list | tuple):
+        for index, (member, inner) in enumerate(zip(value, stored, strict=False)):
+            _check_exact(member, inner, f"{path}[{index}]")
 
 
 def _custom(kind: type, value: object) -> object:

@@ -52,7 +52,7 @@ class CancelToken:
     def raise_if_set(self) -> None:
         """Raises `StepCancelled` once set, for loops that would rather stop than test."""
         if self._event.is_set():
-            raise StepCancelled()
+            raise StepCancelled
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from perdure.errors import Serialization
 from perdure.instant import Instant, format_instant, parse_instant
 from perdure.payload import encode, refusal
 
-__all__ = ["Moment", "Part", "instant_text", "moment_ns", "object_json", "text_json", "whole_ms"]
+__all__ = ["Moment", "Part", "ceil_ms", "instant_text", "moment_ns", "object_json", "text_json", "whole_ms"]
 
 Part = tuple[str, bytes]
 """One field: its name and its value as JSON."""
@@ -55,11 +55,17 @@ def instant_text(name: str, when: Moment) -> str:
     return format_instant(moment_ns(name, when))
 
 
+def ceil_ms(duration: timedelta) -> int:
+    """Milliseconds, rounded up, of any timedelta."""
+    whole, rest = divmod(duration, _MILLISECOND)
+    return whole + bool(rest)
+
+
 def whole_ms(name: str, duration: timedelta, least: int) -> int:
     """Milliseconds, rounded up so that nothing is due early. Raises `ValueError` below `least` ms."""
     if not isinstance(duration, timedelta):
         raise ValueError(f"{name} is a timedelta, not {type(duration).__name__}")
-    value = -(-duration // _MILLISECOND)
+    value = ceil_ms(duration)
     if value < least or duration < timedelta(0):
         raise ValueError(f"{name} must be at least {least} ms, and is {duration}")
     return value
