@@ -1,0 +1,357 @@
+//! `Run`, `View` and `Batch`: the projection of a run, staged events over it, and what a store commits.
+//!
+//! Answers are taken from the locked state as Rust values and become Python objects after the lock is let go, so that no Python
+//! code can run under it.
+
+use crate::errors::{instant, poisoned, raise};
+use crate::records::{Hook, HookDelete, HookInsert, RunRow, Step, Wait, WakeupDelete, WakeupUpsert};
+use perdure_core::append::{self, Batch as CoreBatch};
+use perdure_core::{Layer, Reads, Refusal, State, line, project};
+use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
+use pyo3::types::{PyBytes, PyList};
+use std::sync::{Arc, RwLock};
+
+type Shared = Arc<RwLock<State>>;
+type Found<'py> = Bound<'py, PyBytes>;
+
+/// The projection of one run; never holds uncommitted events.
+#[pyclass(frozen, module = "perdure._core")]
+pub struct Run {
+    state: Shared,
+}
+
+/// A read-only overlay of uncommitted drafts on a `Run`.
+#[pyclass(frozen, module = "perdure._core")]
+pub struct View {
+    state: Shared,
+    layer: Arc<Layer>,
+}
+
+/// Envelopes at an expected sequence, with the index changes they imply.
+#[pyclass(frozen, module = "perdure._core")]
+pub struct Batch {
+    state: Shared,
+    layer: Arc<Layer>,
+    batch: CoreBatch,
+}
+
+impl Run {
+    pub fn new(state: State) -> Self {
+        Self { state: Arc::new(RwLock::new(state)) }
+    }
+
+    fn layer(&self) -> Option<&Layer> {
+        None
+    }
+}
+
+impl View {
+    fn layer(&self) -> Option<&Layer> {
+        Some(&self.layer)
+    }
+}
+
+/// Answers `ask` from the state and the layer over it.
+fn answer<T>(
+    py: Python<'_>,
+    state: &Shared,
+    layer: Option<&Layer>,
+    ask: impl FnOnce(Reads<'_>) -> Result<T, Box<Refusal>>,
+) -> PyResult<T> {
+    let state = state.read().map_err(poisoned)?;
+    let reads = match layer {
+        Some(layer) => Reads::view(&state, layer),
+        None => Ok(Reads::new(&state, None)),
+    };
+    match reads.and_then(ask) {
+        Ok(value) => Ok(value),
+        Err(refusal) => {
+            let run_id = Reads::new(&state, None).run_id().to_owned();
+            drop(state);
+            Err(raise(py, &run_id, *refusal))
+        }
+    }
+}
+
+fn bytes<'py>(py: Python<'py>, text: &str) -> Found<'py> {
+    PyBytes::new(py, text.as_bytes())
+}
+
+fn found<'py>(py: Python<'py>, text: Option<String>) -> Option<Found<'py>> {
+    text.map(|text| bytes(py, &text))
+}
+
+fn owned(text: Option<&str>) -> Option<String> {
+    text.map(str::to_owned)
+}
+
+/// The methods that `Run` and `View` share (`Reads` of `perdure.kernel`), and `$own` beside them.
+macro_rules! reads {
+    ($class:ident { $($own:tt)* }) => {
+        impl $class {
+            fn ask<T>(&self, py: Python<'_>, ask: impl FnOnce(Reads<'_>) -> Result<T, Box<Refusal>>) -> PyResult<T> {
+                answer(py, &self.state, self.layer(), ask)
+            }
+
+            fn get<T>(&self, py: Python<'_>, ask: impl FnOnce(Reads<'_>) -> T) -> PyResult<T> {
+                self.ask(py, |reads| Ok(ask(reads)))
+            }
+        }
+
+        #[pymethods]
+        impl $class {
+            #[getter]
+            fn run_id(&self, py: Python<'_>) -> PyResult<String> {
+                self.get(py, |reads| reads.run_id().to_owned())
+            }
+
+            #[getter]
+            fn last_sequence(&self, py: Python<'_>) -> PyResult<u64> {
+                self.get(py, |reads| reads.head().last_sequence)
+            }
+
+            #[getter]
+            fn last_visible(&self, py: Python<'_>) -> PyResult<u64> {
+                self.get(py, |reads| reads.head().last_visible)
+            }
+
+            #[getter]
+            fn status(&self, py: Python<'_>) -> PyResult<&'static str> {
+                self.get(py, |reads| reads.head().shown_status())
+            }
+
+            #[getter]
+            fn terminal(&self, py: Python<'_>) -> PyResult<bool> {
+                self.get(py, |reads| reads.is_terminal())
+            }
+
+            #[getter]
+            fn spec<'py>(&self, py: Python<'py>) -> PyResult<Found<'py>> {
+                Ok(bytes(py, &self.get(py, |reads| reads.text(reads.head().spec).to_owned())?))
+            }
+
+            #[getter]
+            fn input<'py>(&self, py: Python<'py>) -> PyResult<Found<'py>> {
+                Ok(bytes(py, &self.get(py, |reads| reads.text(reads.head().input).to_owned())?))
+            }
+
+            #[getter]
+            fn build_id(&self, py: Python<'_>) -> PyResult<Option<String>> {
+                self.get(py, |reads| owned(reads.texts(reads.head().build)))
+            }
+
+            #[getter]
+            fn workflow(&self, py: Python<'_>) -> PyResult<(String, String)> {
+                self.get(py, |reads| {
+                    (reads.text(reads.head().name).to_owned(), reads.text(reads.head().version).to_owned())
+                })
+            }
+
+            #[getter]
+            fn output<'py>(&self, py: Python<'py>) -> PyResult<Option<Found<'py>>> {
+                Ok(found(py, self.get(py, |reads| owned(reads.texts(reads.head().output)))?))
+            }
+
+            #[getter]
+            fn error(&self, py: Python<'_>) -> PyResult<Option<String>> {
+                self.get(py, |reads| owned(reads.texts(reads.head().error)))
+            }
+
+            #[getter]
+            fn outcome<'py>(&self, py: Python<'py>) -> PyResult<Option<Found<'py>>> {
+                Ok(found(py, self.get(py, |reads| owned(reads.texts(reads.head().outcome)))?))
+            }
+
+            #[getter]
+            fn cancellation<'py>(&self, py: Python<'py>) -> PyResult<Option<Found<'py>>> {
+                Ok(found(py, self.get(py, |reads| reads.cancellation())?))
+            }
+
+            #[getter]
+            fn updated_at(&self, py: Python<'_>) -> PyResult<i128> {
+                self.get(py, |reads| reads.head().updated_at)
+            }
+
+            fn step(&self, py: Python<'_>, step_id: &str) -> PyResult<Option<Step>> {
+                self.get(py, |reads| reads.step(step_id).map(|step| Step::of(reads, step)))
+            }
+
+            fn wait(&self, py: Python<'_>, wait_id: &str) -> PyResult<Option<Wait>> {
+                self.get(py, |reads| reads.wait(wait_id).map(|wait| Wait::of(reads, wait)))
+            }
+
+            fn hook(&self, py: Python<'_>, hook_id: &str) -> PyResult<Option<Hook>> {
+                self.get(py, |reads| reads.hook(hook_id).map(|hook| Hook::of(reads, hook)))
+            }
+
+            fn progress<'py>(&self, py: Python<'py>, progress_id: &str) -> PyResult<Option<Found<'py>>> {
+                let object = |reads: Reads<'_>| Some(reads.text(reads.progress(progress_id)?.object).to_owned());
+                Ok(found(py, self.get(py, object)?))
+            }
+
+            fn child<'py>(&self, py: Python<'py>, reference_id: &str) -> PyResult<Option<Found<'py>>> {
+                let object = |reads: Reads<'_>| Some(reads.text(reads.child(reference_id)?.object).to_owned());
+                Ok(found(py, self.get(py, object)?))
+            }
+
+            fn active_hooks(&self, py: Python<'_>) -> PyResult<Vec<Hook>> {
+                self.get(py, |reads| reads.active_hooks().into_iter().map(|hook| Hook::of(reads, hook)).collect())
+            }
+
+            fn suspensions(&self, py: Python<'_>) -> PyResult<Vec<(&'static str, String, Option<i128>)>> {
+                self.get(py, |reads| reads.suspensions().iter().map(|s| (s.kind, s.id.to_owned(), s.due)).collect())
+            }
+
+            fn first_resolved(
+                &self,
+                py: Python<'_>,
+                refs: Vec<(String, String)>,
+            ) -> PyResult<Option<(String, String, u64)>> {
+                let first = self.get(py, |reads| reads.first_resolved(&refs))?;
+                Ok(first.and_then(|(at, sequence)| {
+                    let (kind, id) = refs.into_iter().nth(at)?;
+                    Some((kind, id, sequence))
+                }))
+            }
+
+            fn snapshot<'py>(&self, py: Python<'py>) -> PyResult<Found<'py>> {
+                Ok(bytes(py, &self.get(py, |reads| reads.snapshot())?))
+            }
+
+            fn next_wakeup(
+                &self,
+                py: Python<'_>,
+                clock: &Bound<'_, PyAny>,
+                horizon: &Bound<'_, PyAny>,
+            ) -> PyResult<Option<i128>> {
+                let (clock, horizon) = (instant(clock)?, instant(horizon)?);
+                self.get(py, |reads| reads.next_wakeup(clock, horizon))
+            }
+
+            fn due_wakeups(&self, py: Python<'_>, now: &Bound<'_, PyAny>) -> PyResult<Vec<(&'static str, String, i128)>> {
+                let now = instant(now)?;
+                self.get(py, |reads| reads.due_wakeups(now).iter().map(|w| (w.kind, w.id.to_owned(), w.due)).collect())
+            }
+
+            fn stage(&self, py: Python<'_>, drafts: Vec<PyBackedBytes>, clock: &Bound<'_, PyAny>) -> PyResult<View> {
+                let clock = instant(clock)?;
+                let layer = self.ask(py, |reads| {
+                    let drafts = drafts.iter().map(|draft| line::utf8(draft)).collect::<Result<Vec<_>, _>>()?;
+                    project::stage(reads, &drafts, clock)
+                })?;
+                Ok(View { state: Arc::clone(&self.state), layer: Arc::new(layer) })
+            }
+
+            $($own)*
+        }
+    };
+}
+
+reads!(Run {
+    fn extend(&self, py: Python<'_>, tail: &[u8]) -> PyResult<()> {
+        let folded = py.detach(|| {
+            let mut state = self.state.write().map_err(poisoned)?;
+            PyResult::Ok(project::extend(&mut state, tail))
+        })?;
+        folded.or_else(|refusal| self.ask(py, |_| Err(refusal)))
+    }
+
+    fn accept(&self, py: Python<'_>, batch: &Batch) -> PyResult<()> {
+        if !Arc::ptr_eq(&self.state, &batch.state) {
+            return self.ask(py, |_| Err(Refusal::rule(perdure_core::error::Rule::StaleView)));
+        }
+        let adopted = {
+            let mut state = self.state.write().map_err(poisoned)?;
+            append::accept(&mut state, &batch.layer)
+        };
+        adopted.or_else(|refusal| self.ask(py, |_| Err(refusal)))
+    }
+});
+
+reads!(View {
+    fn append(&self, py: Python<'_>, entropy: &[u8]) -> PyResult<Batch> {
+        let batch = self.ask(py, |reads| append::append(reads, entropy))?;
+        Ok(Batch { state: Arc::clone(&self.state), layer: Arc::clone(&self.layer), batch })
+    }
+});
+
+fn records<'py, 'r, C, R: 'r>(py: Python<'py>, rows: &'r [R]) -> PyResult<Bound<'py, PyList>>
+where
+    C: From<&'r R> + IntoPyObject<'py>,
+{
+    PyList::new(py, rows.iter().map(C::from))
+}
+
+#[pymethods]
+impl Batch {
+    #[getter]
+    fn run_id(&self) -> &str {
+        &self.batch.run_id
+    }
+
+    #[getter]
+    fn expected_sequence(&self) -> u64 {
+        self.batch.expected_sequence
+    }
+
+    #[getter]
+    fn first_sequence(&self) -> u64 {
+        self.batch.expected_sequence.saturating_add(1)
+    }
+
+    #[getter]
+    fn last_sequence(&self) -> u64 {
+        self.batch.last_sequence
+    }
+
+    #[getter]
+    fn lines<'py>(&self, py: Python<'py>) -> Found<'py> {
+        bytes(py, &self.batch.lines)
+    }
+
+    #[getter]
+    fn event_ids(&self) -> Vec<String> {
+        self.batch.event_ids.clone()
+    }
+
+    #[getter]
+    fn row(&self) -> RunRow {
+        RunRow::from(&self.batch.row)
+    }
+
+    #[getter]
+    fn clear_wakeups(&self) -> bool {
+        self.batch.clears
+    }
+
+    #[getter]
+    fn delete_wakeups<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        records::<WakeupDelete, _>(py, &self.batch.delete_wakeups)
+    }
+
+    #[getter]
+    fn upsert_wakeups<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        records::<WakeupUpsert, _>(py, &self.batch.upsert_wakeups)
+    }
+
+    #[getter]
+    fn clear_hooks(&self) -> bool {
+        self.batch.clears
+    }
+
+    #[getter]
+    fn delete_hooks<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        records::<HookDelete, _>(py, &self.batch.delete_hooks)
+    }
+
+    #[getter]
+    fn insert_hooks<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        records::<HookInsert, _>(py, &self.batch.insert_hooks)
+    }
+
+    #[getter]
+    fn links(&self) -> Vec<String> {
+        self.batch.links.clone()
+    }
+}
