@@ -20,6 +20,7 @@ from perdure.kernel import DEFAULT_MAX_EVENT_BYTES, Batch, load
 from perdure.stores import SqliteEventStore
 from perdure.stores.base import Committed, FlowEventStore, RunFilter
 from perdure.stores.sqlite import DUE, HISTORY, HOOKS, NEXT, RUN_IDS, TOKEN, listing
+from perdure.stores.sqlite_file import Synchronous
 from perdure.testing._stories import START, Story, created, hook, started, token_hash, wait
 from perdure.testing.store_contract import StoreContract
 
@@ -134,10 +135,17 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
         SqliteEventStore(tmp_path / "file" / "runs.db")
 
 
+@pytest.mark.parametrize(("setting", "level"), [("FULL", 2), ("NORMAL", 1)])
+def test_synchronous_is_what_was_asked_for(path: Path, setting: Synchronous, level: int) -> None:
+    store = SqliteEventStore(path, synchronous=setting)
+    assert store._writer._connection.execute("PRAGMA synchronous").fetchone() == (level,)
+    assert store._writer._connection.execute("PRAGMA journal_size_limit").fetchone() == (64 * 1024 * 1024,)
+    asyncio.run(store.close())
+
+
 def test_synchronous_is_full_or_normal(path: Path) -> None:
     with pytest.raises(ValueError, match="FULL"):
         SqliteEventStore(path, synchronous="OFF")  # type: ignore[arg-type]  # the refusal is the test
-    asyncio.run(SqliteEventStore(path, synchronous="NORMAL").close())
 
 
 def test_the_file_is_in_write_ahead_mode(path: Path) -> None:

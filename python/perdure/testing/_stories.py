@@ -114,13 +114,21 @@ def encode(draft: Draft) -> bytes:
     return json.dumps(draft, ensure_ascii=False, separators=(",", ":")).encode()
 
 
+_ENDS: Final[tuple[Draft, ...]] = (
+    {"type": "run_cancellation_requested", "request": {}},
+    {"type": "run_completed", "output": None},
+    {"type": "run_failed", "error": "e"},
+    {"type": "run_cancelled", "reason": None},
+)
+
+
 def random_drafts(story: Story, random: Random, tokens: Iterable[str]) -> list[Draft]:
-    """One to four drafts that are legal as the next events of `story`; none once it has ended."""
+    """Up to twelve drafts that are legal as the next events of `story`; none once it has ended."""
     drafts: list[Draft] = []
     if story.run.last_sequence == 0:
         drafts.append(created(random.choice((None, "build-1", "build-2")), name=random.choice(("demo", "other"))))
     held = list(tokens)
-    for _ in range(random.randint(1, 4)):
+    for _ in range(random.randint(1, 12)):  # most candidates are refused
         view = story.run.stage([encode(draft) for draft in drafts], story.clock)
         candidate = _candidate(view, story.clock, random, held)
         try:
@@ -132,39 +140,38 @@ def random_drafts(story: Story, random: Random, tokens: Iterable[str]) -> list[D
 
 
 def _candidate(view: Reads, clock: int, random: Random, tokens: list[str]) -> Draft:
-    subject = random.choice("abcdé")
-    step = view.step(subject)
-    attempt = step.attempt if step is not None else 0
+    subject = random.choice("abcdefgh") + random.choice(("", "é", "-1"))
     due = random.choice((clock, clock + 1, clock + random.randint(-5, 50) * SECOND, MAX_NS))
+    if random.random() < 0.01:
+        return random.choice(_ENDS)
+    if random.random() < 0.5:
+        return _of_a_step(view, subject, due, random)
     choices: list[Draft] = [
         started(),
         wait(subject, due),
+        wait(subject, due),
         wait_done(subject),
+        hook(subject, random.choice(tokens)),
         hook(subject, random.choice(tokens)),
         hook_done(subject),
         {"type": "hook_received", "hook_id": subject, "payload": {"n": 1}},
-        {"type": "step_created", "step_id": subject, "step_name": "s", "input": 1, "retry": _policy(random)},
-        {"type": "step_started", "step_id": subject, "attempt": max(attempt, 1)},
-        {"type": "step_started", "step_id": subject, "attempt": attempt + 1},
-        {"type": "step_completed", "step_id": subject, "output": "é"},
-        {
-            "type": "step_retrying",
-            "step_id": subject,
-            "attempt": attempt,
-            "error": "e",
-            "retry_after": format_instant(due),
-        },
-        {"type": "step_failed", "step_id": subject, "attempt": attempt, "error": "e"},
     ]
-    if random.random() < 0.08:
-        choices = [
-            {"type": "run_cancellation_requested", "request": {}},
-            {"type": "run_completed", "output": None},
-            {"type": "run_failed", "error": "e"},
-            {"type": "run_cancelled", "reason": None},
-        ]
     return random.choice(choices)
 
 
-def _policy(random: Random) -> Draft:
-    return {"max_attempts": random.randint(1, 3), "delay_ms": 1000}
+def _of_a_step(view: Reads, subject: str, due: int, random: Random) -> Draft:
+    step = view.step(subject)
+    named: dict[str, object] = {"step_id": subject}
+    if step is None:
+        policy = {"max_attempts": random.randint(1, 3), "delay_ms": 1000}
+        return {"type": "step_created", **named, "step_name": "s", "input": 1, "retry": policy}
+    if step.status == "pending":
+        return {"type": "step_started", **named, "attempt": step.attempt + 1}
+    failed: dict[str, object] = {**named, "attempt": step.attempt, "error": "e"}
+    return random.choice(
+        (
+            {"type": "step_completed", **named, "output": "é"},
+            {"type": "step_retrying", **failed, "retry_after": format_instant(due)},
+            {"type": "step_failed", **failed},
+        )
+    )

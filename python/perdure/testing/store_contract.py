@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from random import Random
-from typing import ClassVar, TypeVar
+from typing import ClassVar, TypeVar, cast
 
 from perdure.errors import EventConflict, FlowError, HookTokenConflict, RunNotFound
 from perdure.instant import MAX_NS, MIN_NS
@@ -65,7 +65,7 @@ class StoreContract:
     """Subclass it, say how a store is made, and let pytest collect it."""
 
     kernel: ClassVar[KernelName] = "rust"
-    random_traces: ClassVar[int] = 12
+    random_traces: ClassVar[int] = 8
     """How many random traces the index is compared on."""
 
     def make_store(self) -> FlowEventStore:
@@ -353,6 +353,17 @@ class StoreContract:
         assert [wakeup.scheduled_at for wakeup in await store.list_due_wakeups(MAX_NS)] == [MIN_NS, MAX_NS]
 
     @_on_a_store
+    async def test_a_wakeup_that_is_set_again_moves(self, store: FlowEventStore) -> None:
+        story, other = self.story("r"), self.story("r")
+        await story.write(store, created(), wait("w", START))
+        later = other.batch(created(), wait("w", START + 5))
+        moved = _Altered(story.batch(started()), upsert_wakeups=later.upsert_wakeups)
+        assert await store.commit([cast(Batch, moved)]) == [Committed(3)]
+        assert await store.list_due_wakeups(START + 4) == []
+        assert await store.list_due_wakeups(START + 5) == [Wakeup("r", "wait", "w", START + 5)]
+        assert await store.next_scheduled_wakeup() == Wakeup("r", "wait", "w", START + 5)
+
+    @_on_a_store
     async def test_resolved_work_and_ended_runs_have_no_wakeups(self, store: FlowEventStore) -> None:
         story = self.story("r")
         await story.write(store, created(), started(), wait("a", START), wait("b", START))
@@ -471,7 +482,7 @@ class StoreContract:
         """Commits random legal batches and foretells every answer."""
         stories = {run_id: self.story(run_id) for run_id in ("A", "a", "b-2", "b", "c_")}
         tokens = [f"canary-{number}" for number in range(6)]
-        for _ in range(40):
+        for _ in range(50):
             chosen = random.sample(sorted(stories), random.randint(1, 3))
             batches = []
             for run_id in chosen:
@@ -535,6 +546,16 @@ class StoreContract:
             await store.list_due_wakeups(MAX_NS),
             await store.list_active_hooks(),
         ]
+
+
+class _Altered:
+    """A batch with some fields replaced."""
+
+    def __init__(self, batch: Batch, **fields: object) -> None:
+        self._batch, self._fields = batch, fields
+
+    def __getattr__(self, name: str) -> object:
+        return self._fields[name] if name in self._fields else getattr(self._batch, name)
 
 
 async def _raised(kind: type[E], call: Awaitable[object]) -> E:
