@@ -1,0 +1,252 @@
+"""What a case runs in: a store, the engine under test, other clients of the store, and the accidents that are ordered."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+from perdure.builds import RuntimeBuildCompatibility
+from perdure.drive import CommitMode
+from perdure.engine import FlowEngine
+from perdure.errors import EventConflict, FlowError, RunNotFound
+from perdure.kernel import DEFAULT_MAX_EVENT_BYTES, Batch, Kernel, KernelName, load
+from perdure.stores import MemoryEventStore, SqliteEventStore
+from perdure.stores.base import ActiveHook, Committed, FlowEventStore, RunFilter, RunPage, RunSummary, Wakeup
+from perdure.testing._conformance.program import Program
+from perdure.testing._conformance.values import dumps
+from perdure.testing.virtual_time import Phase, VirtualTimeLoop
+
+__all__ = ["Crashed", "Race", "Setup", "World", "opened"]
+
+_ALL: Final = RunFilter()
+_MEMORY_DISK: Final = Path("/dev/shm")
+_TURNS: Final = 8
+"""Turns of the loop in which an attempt that may end has ended: no more than a few callbacks lie between."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """Which kernel, which store and which way to commit."""
+
+    kernel: KernelName
+    store: str
+    commit: CommitMode = "staged"
+
+    def load(self) -> Kernel:
+        """The kernel."""
+        return load(self.kernel)
+
+    def __str__(self) -> str:
+        return " ".join([self.kernel, self.store, *([f"commit={self.commit}"] if self.commit != "staged" else [])])
+
+
+class Crashed(Exception):
+    """The engine ended at a commit (R18)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Race:
+    """Calls of another client, to be made just before a commit whose last sequence is at least `sequence`."""
+
+    sequence: int
+    calls: tuple[dict[str, Any], ...]
+
+
+@asynccontextmanager
+async def opened(store: str, loop: VirtualTimeLoop) -> AsyncIterator[FlowEventStore]:
+    """An empty store on the loop's clock."""
+    if store == "memory":
+        yield MemoryEventStore(loop.clock_ns)
+        return
+    # What is judged here is behaviour, so the file may lie in memory; durability has tests of its own.
+    with TemporaryDirectory(
+        prefix="perdure-conformance-", dir=_MEMORY_DISK if _MEMORY_DISK.is_dir() else None
+    ) as folder:
+        opened_store = SqliteEventStore(Path(folder) / "runs.db", loop.clock_ns, "NORMAL")
+        try:
+            yield opened_store
+        finally:
+            await opened_store.close()
+
+
+class World:
+    """The surroundings of one case. `race` makes the calls of a race, `engine` is the engine under test as it is now."""
+
+    def __init__(self, row: dict[str, Any], setup: Setup, store: FlowEventStore, loop: VirtualTimeLoop) -> None:
+        self.row, self.setup, self.loop = row, setup, loop
+        self.run_id: str = row["run_id"]
+        self.kernel: Kernel = setup.load()
+        self.store = ClientStore(store, self, ordered=False)
+        self.program = Program(loop, row["program"], row["steps"])
+        self.builds: dict[str, Any] | None = row.get("builds")
+        self.crash_from: int | None = None
+        self.crashed: asyncio.Future[None] = loop.create_future()
+        self.races: list[Race] = []
+        self.tasks: list[asyncio.Task[None]] = []
+        self.beside: set[asyncio.Task[None]] = set()
+        self._random = random.Random(0)
+        self._raw = asyncio.Lock()
+        self._engine: FlowEngine | None = None
+        self._other: FlowEngine | None = None
+
+    @property
+    def engine(self) -> FlowEngine:
+        """The engine under test; a fresh one after a crash or new builds."""
+        if self._engine is None:
+            self._engine = self._new_engine(ClientStore(self.store.inner, self, ordered=True))
+        return self._engine
+
+    @property
+    def other_client(self) -> FlowEngine:
+        """An engine of another process on the same store; nothing ordered happens to its commits."""
+        if self._other is None:
+            self._other = self._new_engine(self.store)
+        return self._other
+
+    def _new_engine(self, store: FlowEventStore) -> FlowEngine:
+        row, builds = self.row, self.builds
+        admission = builds and RuntimeBuildCompatibility(
+            builds["current"], frozenset(builds.get("also", ())), accept_unpinned=bool(builds.get("unpinned"))
+        )
+        return FlowEngine(
+            self.program,
+            store,
+            kernel=self.setup.kernel,
+            max_replay_iterations=row.get("limit", 1024),
+            concurrency=row.get("concurrency", 64),
+            max_event_bytes=row.get("max_event_bytes", DEFAULT_MAX_EVENT_BYTES),
+            commit=self.setup.commit,
+            record_tracebacks=False,
+            builds=admission or None,
+            clock=self.loop.clock_ns,
+        )
+
+    async def close(self) -> None:
+        """Closes the engines."""
+        for engine in (self._engine, self._other):
+            if engine is not None:
+                await engine.close()
+        self._engine = self._other = None
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Lets work of another client run beside the call that is under way."""
+        task = asyncio.create_task(work)
+        self.tasks.append(task)
+        return task
+
+    async def end_engine(self) -> None:
+        """What a killed process leaves: nothing. Its tasks end without another word to the store."""
+        mine = asyncio.current_task()
+        tasks = [task for task in asyncio.all_tasks() if task is not mine]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self.tasks.clear()
+        self.beside.clear()
+        self.crashed = self.loop.create_future()
+        await self.close()
+
+    async def append(self, run_id: str, event: Any) -> int:
+        """Puts one event into the store by hand; gives its sequence."""
+        async with self._raw:
+            while True:
+                batch = await self.batch(run_id, [(dumps(event), self.loop.clock_ns())])
+                (answer,) = await self.store.commit([batch])
+                if isinstance(answer, Committed):
+                    return answer.last_sequence
+                if not isinstance(answer, EventConflict):
+                    raise answer
+
+    async def batch(self, run_id: str, events: Sequence[tuple[str, int]]) -> Batch:
+        """Events, each with its own timestamp, on top of what the store has of the run."""
+        try:
+            run = self.kernel.project(run_id, await self.store.history(run_id), DEFAULT_MAX_EVENT_BYTES)
+        except RunNotFound:
+            run = self.kernel.new(run_id, DEFAULT_MAX_EVENT_BYTES)
+        view = run.stage([], self.loop.clock_ns())
+        for event, clock in events:
+            view = view.stage([event.encode("utf-8", "surrogatepass")], clock)
+        return view.append(self._random.randbytes(16 * len(events)))
+
+    async def before_commit(self, batches: Sequence[Batch]) -> None:
+        """Lets happen what was ordered for this commit of the engine under test."""
+        if self.crash_from is not None and any(batch.last_sequence >= self.crash_from for batch in batches):
+            if not self.crashed.done():
+                self.crashed.set_result(None)
+            await self.loop.create_future()
+        for batch in batches:
+            if self.races and batch.run_id == self.run_id and batch.last_sequence >= self.races[0].sequence:
+                await self.race(self.races.pop(0))
+
+    async def after_commit(self) -> None:
+        """Attempts that end at the instant at which another client appended end before the drive learns of it, so that it
+        takes both together."""
+        if asyncio.current_task() in self.beside and self.loop.hasten(Phase.STEPS):
+            for _ in range(_TURNS):
+                await asyncio.sleep(0)
+
+    async def race(self, race: Race) -> None:
+        """Makes the calls of a race; set by whoever can make calls."""
+        raise NotImplementedError
+
+
+@dataclass(slots=True)
+class ClientStore:
+    """The store as one client sees it: the clock stands still while it works, and ordered accidents happen at commits."""
+
+    inner: FlowEventStore
+    world: World
+    ordered: bool
+
+    async def commit(self, batches: Sequence[Batch]) -> Sequence[Committed | FlowError]:
+        if self.ordered:
+            await self.world.before_commit(batches)
+        with self.world.loop.outside_work():
+            answers = await self.inner.commit(batches)
+        if self.ordered:
+            await self.world.after_commit()
+        return answers
+
+    async def history(self, run_id: str, after: int = 0) -> bytes:
+        with self.world.loop.outside_work():
+            return await self.inner.history(run_id, after)
+
+    async def list_due_wakeups(self, now: int, limit: int | None = None) -> list[Wakeup]:
+        with self.world.loop.outside_work():
+            return await self.inner.list_due_wakeups(now, limit)
+
+    async def next_scheduled_wakeup(self) -> Wakeup | None:
+        with self.world.loop.outside_work():
+            return await self.inner.next_scheduled_wakeup()
+
+    async def find_active_hooks(self, token_hash: bytes) -> list[ActiveHook]:
+        with self.world.loop.outside_work():
+            return await self.inner.find_active_hooks(token_hash)
+
+    async def list_active_hooks(self) -> list[ActiveHook]:
+        with self.world.loop.outside_work():
+            return await self.inner.list_active_hooks()
+
+    async def runs(self, filter: RunFilter = _ALL, *, after: str | None = None, limit: int = 100) -> RunPage:
+        with self.world.loop.outside_work():
+            return await self.inner.runs(filter, after=after, limit=limit)
+
+    async def run_ids(self) -> list[str]:
+        with self.world.loop.outside_work():
+            return await self.inner.run_ids()
+
+    async def summary(self) -> RunSummary:
+        with self.world.loop.outside_work():
+            return await self.inner.summary()
+
+    async def close(self) -> None:
+        """The store outlives its clients."""
+
+    def clock(self) -> int:
+        return self.world.loop.clock_ns()

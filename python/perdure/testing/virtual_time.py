@@ -1,0 +1,166 @@
+"""An asyncio event loop on which time passes only when nothing else can happen.
+
+While a callback is ready, or a counted piece of outside work (a thread, a store call) is under way, the clock stands still.
+Once the loop is idle it jumps to the next timer. Timers due at one instant fire in the order of their `Phase`, and inside
+one phase in the order they were made; after each phase the loop runs until it is idle again. So a test that sleeps for
+hours takes milliseconds, and every run of it interleaves alike.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import selectors
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import Executor
+from contextlib import contextmanager
+from contextvars import Context
+from enum import IntEnum
+from typing import Any, Final, TypeVar, TypeVarTuple
+
+__all__ = ["Phase", "StoodStill", "VirtualTimeLoop", "run"]
+
+_T = TypeVar("_T")
+_Ts = TypeVarTuple("_Ts")
+_NS: Final = 1_000_000_000
+_REAL_PATIENCE_S: Final = 60.0
+
+
+class Phase(IntEnum):
+    """Who is served first at one instant."""
+
+    OTHERS = 0  # calls of other clients
+    STEPS = 1  # attempts that end, and engines that learn of what others appended
+    TIMERS = 2  # everything scheduled through the loop's own methods
+
+
+class StoodStill(RuntimeError):
+    """Something is awaited, and no timer, ready callback or outside work is left that could bring it about."""
+
+
+class _Selector(selectors.DefaultSelector):
+    """The real selector; asked to wait, it lets the loop move its clock instead."""
+
+    loop: VirtualTimeLoop
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        events = super().select(0)
+        if events or timeout == 0 or self.loop.jump():
+            return events
+        # Only a thread can go on from here; it wakes this selector when it has.
+        events = super().select(_REAL_PATIENCE_S)
+        if not events:
+            self.loop.stand_still()
+        return events
+
+
+class VirtualTimeLoop(asyncio.SelectorEventLoop):
+    """The loop. `start_ns` is what its clock shows first, in ns since 1970-01-01T00:00:00Z."""
+
+    def __init__(self, start_ns: int) -> None:
+        self._origin = self._now = start_ns
+        self._timers: list[tuple[int, int, int, asyncio.TimerHandle]] = []
+        self._serial = 0
+        self._outside = 0
+        selector = _Selector()
+        selector.loop = self
+        super().__init__(selector)
+
+    def clock_ns(self) -> int:
+        """The instant it is, in ns since 1970-01-01T00:00:00Z."""
+        return self._now
+
+    def time(self) -> float:
+        """Seconds since the loop was made."""
+        return (self._now - self._origin) / _NS
+
+    @contextmanager
+    def outside_work(self) -> Iterator[None]:
+        """Time stands still inside: something runs that the loop cannot see."""
+        self._outside += 1
+        try:
+            yield
+        finally:
+            self._outside -= 1
+
+    def call_at_ns(
+        self,
+        when_ns: int,
+        phase: Phase,
+        callback: Callable[[*_Ts], object],
+        *args: *_Ts,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        """Calls back at `when_ns`, or when the loop is next idle if that is past."""
+        when_ns = max(when_ns, self._now)
+        handle = asyncio.TimerHandle((when_ns - self._origin) / _NS, callback, args, self, context)
+        self._serial += 1
+        heapq.heappush(self._timers, (when_ns, phase, self._serial, handle))
+        return handle
+
+    async def sleep_until_ns(self, when_ns: int, phase: Phase = Phase.TIMERS) -> None:
+        """Sleeps until `when_ns`; one already past still lets everything that is ready run first."""
+        woken: asyncio.Future[None] = self.create_future()
+        handle = self.call_at_ns(when_ns, phase, _wake, woken)
+        try:
+            await woken
+        finally:
+            handle.cancel()
+
+    def call_later(
+        self, delay: float, callback: Callable[[*_Ts], object], *args: *_Ts, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        return self.call_at_ns(self._now + round(delay * _NS), Phase.TIMERS, callback, *args, context=context)
+
+    def call_at(
+        self, when: float, callback: Callable[[*_Ts], object], *args: *_Ts, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        return self.call_at_ns(self._origin + round(when * _NS), Phase.TIMERS, callback, *args, context=context)
+
+    def run_in_executor(self, executor: Executor | None, func: Callable[[*_Ts], _T], *args: *_Ts) -> asyncio.Future[_T]:
+        future = super().run_in_executor(executor, func, *args)
+        self._outside += 1
+        future.add_done_callback(self._came_back)
+        return future
+
+    def _came_back(self, _: object) -> None:
+        self._outside -= 1
+
+    def jump(self) -> bool:
+        """Moves to the next instant and phase that has a timer and makes its timers ready. False if it must not or cannot."""
+        while self._timers and self._timers[0][3].cancelled():
+            heapq.heappop(self._timers)
+        if self._outside or not self._timers:
+            return False
+        self._now, phase = self._timers[0][:2]
+        self._make_ready(phase)
+        return True
+
+    def hasten(self, phase: Phase) -> bool:
+        """Makes those timers of the present instant ready whose turn would come when the loop is idle. False if there are none."""
+        return self._make_ready(phase)
+
+    def _make_ready(self, phase: int) -> bool:
+        due = sorted(timer for timer in self._timers if timer[:2] == (self._now, phase))
+        self._timers = [timer for timer in self._timers if timer[:2] != (self._now, phase)]
+        heapq.heapify(self._timers)
+        ready: Any = self._ready  # type: ignore[attr-defined]  # the base loop's queue of callbacks
+        ready.extend(timer[3] for timer in due)
+        return bool(due)
+
+    def stand_still(self) -> None:
+        """Ends `run_until_complete` by `StoodStill`."""
+        waiting = sorted(str(task.get_coro()) for task in asyncio.all_tasks(self))
+        raise StoodStill(f"nothing can happen any more; waiting: {'; '.join(waiting)}")
+
+
+def _wake(woken: asyncio.Future[None]) -> None:
+    if not woken.done():
+        woken.set_result(None)
+
+
+def run(main: Callable[[VirtualTimeLoop], Coroutine[Any, Any, _T]], start_ns: int) -> _T:
+    """Runs `main(loop)` on a loop of its own whose clock starts at `start_ns`."""
+    loop = VirtualTimeLoop(start_ns)
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        return runner.run(main(loop))
