@@ -8,7 +8,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -52,9 +52,17 @@ class TestOnPure(OnSqlite):
 class TestInMemory(StoreContract):
     kernel = "pure"
 
-    def make_store(self) -> FlowEventStore:
+    @pytest.fixture(autouse=True)
+    def _closed_at_the_end(self) -> Iterator[None]:
         # What a database in memory held goes with its close, so the tests that open it again find it still open.
-        return _StaysOpen(":memory:")
+        self.made: list[_StaysOpen] = []
+        yield
+        for store in self.made:
+            asyncio.run(store.close_in_earnest())
+
+    def make_store(self) -> FlowEventStore:
+        self.made.append(_StaysOpen(":memory:"))
+        return self.made[-1]
 
     def test_closing_waits_for_what_is_queued_and_may_be_repeated(self) -> None:
         async def test() -> None:
@@ -73,6 +81,9 @@ class TestInMemory(StoreContract):
 class _StaysOpen(SqliteEventStore):
     async def close(self) -> None:
         await asyncio.sleep(0)
+
+    async def close_in_earnest(self) -> None:
+        await super().close()
 
 
 async def commit(store: FlowEventStore, *batches: Batch) -> Sequence[Committed | FlowError]:

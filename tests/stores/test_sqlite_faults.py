@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import cast
@@ -53,8 +53,9 @@ class FaultyConnection:
 
 
 @pytest.fixture
-def connection(path: Path) -> FaultyConnection:
-    return FaultyConnection(SqliteFile(str(path), "FULL", 0.2).open_writer())
+def connection(path: Path) -> Iterator[FaultyConnection]:
+    with closing(SqliteFile(str(path), "FULL", 0.2).open_writer()) as real:
+        yield FaultyConnection(real)
 
 
 @pytest.fixture

@@ -57,8 +57,9 @@ class SqliteEventStore:
     commit survives power loss, with "NORMAL" it survives the end of the process only. `busy_seconds` bounds the wait for
     another program's lock.
 
-    Opening raises `StoreUnavailable` if the file cannot be opened now and `StoreError` if it is not ours to open: a database
-    of the reference engine, or one that a newer release wrote.
+    The file is opened, and migrated if it must be, before the constructor returns. That raises `StoreUnavailable` if it
+    cannot be opened now and `StoreError` if it is not ours to open: a database of the reference engine, or one that a newer
+    release wrote.
     """
 
     def __init__(
