@@ -15,7 +15,7 @@ go. Between two effects the run is nobody else's: the shell holds the run's lock
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -163,6 +163,7 @@ class _Staged:
     drafts: tuple[bytes, ...]
     subject: str = ""
     attempt: int = 0
+    outcome: Outcome | None = None
 
     def still_applies(self, run: Run) -> bool:
         if self.kind == "created":
@@ -218,8 +219,7 @@ class Drive:
             clock = self.clock()
             view = self.run.stage(_drafts(self._staged), clock)
             if self._staged and self.options.mode == "each" and self._broken is None:
-                self._counted = 0
-                yield from self._commit(view)
+                yield from self._commit_outcomes(clock)
                 continue
             if closing := view.closing():
                 refusal = yield from self._commit(view.stage(closing, clock))
@@ -255,6 +255,15 @@ class Drive:
             self.live.clear()
         if self._broken is not None:
             raise self._broken
+
+    def _commit_outcomes(self, clock: int) -> Steps:
+        """Under `commit="each"`: what was staged becomes durable before the workflow sees it, creation and start each
+        by itself (R18)."""
+        self._counted = 0
+        alone = self._staged[0].kind in ("created", "started")
+        later = self._staged[1:] if alone else []
+        part = self._staged[: len(self._staged) - len(later)]
+        yield from self._commit(self.run.stage(_drafts(part), clock), later)
 
     def _settle_broken(self, view: View, broken: FlowError) -> Steps:
         """Ask no more, start nothing; record what the running attempts still bring, then raise (R1, R14)."""
@@ -347,14 +356,17 @@ class Drive:
 
     # -- commit and conflict ---------------------------------------------------------------------------------------
 
-    def _commit(self, view: View) -> Generator[Effect, object, FlowError | None]:
-        """Commits what `view` stages; on a refusal says which, and leaves the state as the next turn needs it."""
+    def _commit(self, view: View, later: Sequence[_Staged] = ()) -> Generator[Effect, object, FlowError | None]:
+        """Commits what `view` stages: all that is staged but `later`, and perhaps a decision. On a refusal says
+        which, and leaves the state as the next turn needs it."""
         if view.last_sequence == self.run.last_sequence:
             return None
         answer = yield Commit(view)
         if isinstance(answer, Accepted):
             self.run.accept(answer.batch)
+            self._staged = self._staged[: len(self._staged) - len(later)]
             self._after_commit(answer.batch)
+            self._staged = list(later)
             return None
         if not isinstance(answer, FlowError):
             raise TypeError(f"Commit was answered with {type(answer).__name__}")
@@ -372,7 +384,6 @@ class Drive:
     def _after_commit(self, batch: Batch) -> None:
         self.completed_waits += [s.subject for s in self._staged if s.kind == "wait"]
         self._restarts = self._restarted(self.run)
-        self._staged = []
         self._conflicts = 0
         self.known_sequence = batch.last_sequence
         if self._lines is not None:
@@ -386,7 +397,11 @@ class Drive:
         yield from self._extend()
         self._asked = None
         self._restarts = []
-        self._staged = [s for s in self._staged if s.still_applies(self.run)]
+        kept = [s for s in self._staged if s.still_applies(self.run)]
+        for outcome in (s.outcome for s in self._staged if s not in kept):
+            if outcome is not None:
+                self.discarded(outcome)
+        self._staged = kept
         if created and self.run.last_sequence and self.opening.start is not None:
             self._staged = []
             self.run.control(self.opening.start, self.clock())  # another start won: spec and input are compared (R17)
@@ -448,7 +463,7 @@ class Drive:
 
     def _settle_one(self, outcome: Outcome, clock: int, restart: bool) -> _Staged:
         drafts = self.run.settle(outcome.step_id, outcome.attempt, outcome.outcome, clock, self._horizon, restart)
-        return _Staged("step", tuple(drafts), outcome.step_id, outcome.attempt)
+        return _Staged("step", tuple(drafts), outcome.step_id, outcome.attempt, outcome)
 
 
 def _drafts(staged: Iterable[_Staged]) -> list[bytes]:

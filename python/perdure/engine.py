@@ -329,6 +329,15 @@ class FlowEngine(Inspection):
     ) -> list[str]:
         """Judges the call, appends what is its own, drives where its row says so; gives the waits this call
         completed."""
+        try:
+            return await self._make_call(run_id, call, due, look)
+        except FlowError as error:
+            error.run_id = error.run_id or run_id
+            raise
+
+    async def _make_call(
+        self, run_id: str, call: Mapping[str, object], due: int | None, look: Callable[[Run], None] | None
+    ) -> list[str]:
         self._kernel.check_run_id(run_id)
         text = orjson.dumps(call)
         starts = call["op"] == "start"
@@ -378,7 +387,6 @@ class FlowEngine(Inspection):
                     session.active.wake()
                 return control
             if not isinstance(answer, EventConflict):
-                answer.run_id = answer.run_id or session.run_id
                 raise answer
             await session.extend()
         raise ReplayLimitExceeded(self._limit)
