@@ -15,7 +15,7 @@ from perdure.envelope import Envelope
 from perdure.errors import StepNotRegistered, WorkflowNotRegistered
 from perdure.policy import RetryPolicy
 from perdure.spec import WorkflowSpec
-from perdure.step import Mode, Step, StepContext, StepPlan, place
+from perdure.step import Mode, Step, StepContext, StepPlan, place, underlying
 from perdure.wire import whole_ms
 
 if TYPE_CHECKING:
@@ -137,11 +137,15 @@ class Flow:
 
         A plain function runs on a thread, an `async def` on the engine's loop, `inline=True` in place: for work of
         microseconds only. `retry` is its policy where the command names none, `timeout` the limit of one attempt.
-        Raises `ValueError` for a second step of that name, or for an inline step that is async or has a timeout (R54).
+        Raises `ValueError` for a second step of that name, for something without a name, or for an inline step that is
+        async or has a timeout (R54).
         """
 
         def register(function: Callable[..., Any]) -> Step[..., Any]:
-            return self._add_step(function, name or function.__name__, retry, timeout, inline)
+            called = name or getattr(function, "__name__", None)
+            if called is None:
+                raise ValueError(f"{function!r} has no name of its own; give the step one by name=")
+            return self._add_step(function, called, retry, timeout, inline)
 
         return register if function is None else register(function)
 
@@ -152,7 +156,7 @@ class Flow:
         """
 
         def register(function: WorkflowFunction) -> Workflow:
-            if inspect.iscoroutinefunction(inspect.unwrap(function)):
+            if inspect.iscoroutinefunction(underlying(function)):
                 raise TypeError(
                     f"workflow {name!r} at {place(function)} is an async def: the async form comes with a later "
                     "release; write a plain function that returns one command"
@@ -181,7 +185,7 @@ class Flow:
         if known is not None:
             both = f"at {place(known.function)} and at {place(function)}"
             raise ValueError(f"step {name!r} is registered twice: {both}; give one of them another name=")
-        is_async = inspect.iscoroutinefunction(inspect.unwrap(function))
+        is_async = inspect.iscoroutinefunction(underlying(function))
         if inline and (is_async or timeout is not None):
             reason = "is an async def" if is_async else "has a timeout"
             raise ValueError(f"step {name!r} at {place(function)} {reason} and so cannot run inline (R54)")

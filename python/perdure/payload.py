@@ -45,7 +45,7 @@ def encode(value: object) -> bytes:
         raw = orjson.dumps(value, default=_convert, option=_OPTIONS)
     except orjson.JSONEncodeError:
         _check(value)
-        raise refusal("$", f"a {_name(value)} cannot be stored as JSON") from None
+        raise refusal("$", f"type {_name(value)} cannot be stored as JSON") from None
     # NaN and infinities come out as null and the depth limit is ours: only then a look at every value is needed.
     if b"null" in raw or raw.count(b"[") + raw.count(b"{") > MAX_DEPTH:
         _check(value)
@@ -98,7 +98,7 @@ def _convert(value: object) -> object:
             return convert(value)
     if _is_model(type(value)):
         return cast(Any, value).model_dump(by_alias=True)
-    raise _Refused(_HINTS.get(type(value), f"a {_name(value)} cannot be stored as JSON"))
+    raise _Refused(_HINTS.get(type(value), f"type {_name(value)} cannot be stored as JSON"))
 
 
 def _decimal(value: Any) -> str:

@@ -8,7 +8,7 @@ import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from functools import update_wrapper
+from functools import partial, update_wrapper
 from typing import Any, Final, Generic, Literal, ParamSpec, TypeVar, cast
 
 import msgspec
@@ -17,7 +17,7 @@ from perdure.errors import Serialization, StepCancelled
 from perdure.payload import decode_as, decoder, refusal
 from perdure.policy import RetryPolicy
 
-__all__ = ["Binding", "CancelToken", "Mode", "Step", "StepContext", "StepPlan", "place"]
+__all__ = ["Binding", "CancelToken", "Mode", "Step", "StepContext", "StepPlan", "place", "underlying"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -101,7 +101,7 @@ class Step(Generic[P, R]):
     def __init__(self, function: Callable[P, R], name: str, plan: StepPlan, names: Mapping[str, Any]) -> None:
         """`names` are the local names at the decorator, for annotations of classes that are no globals."""
         self.function, self.name, self.plan = function, name, plan
-        update_wrapper(cast(Any, self), function)
+        update_wrapper(cast(Any, self), function, updated=())  # its own attributes must not replace ours
         try:
             self._binding: Binding | None = Binding(name, function, names)
         except NameError:  # an annotation that is defined further down: looked up again when the step is first used
@@ -133,7 +133,7 @@ class Binding:
     """
 
     def __init__(self, step_name: str, function: Callable[..., Any], names: Mapping[str, Any]) -> None:
-        kinds = typing.get_type_hints(function, localns=dict(names), include_extras=True)
+        kinds = typing.get_type_hints(underlying(function), localns=dict(names), include_extras=True)
         self._step_name = step_name
         self._parameters: list[_Parameter] = []
         self._others: Any = _ABSENT  # the annotation of **kwargs
@@ -217,11 +217,19 @@ def _several(raw: bytes) -> dict[str, bytes] | None:
         return None
 
 
+def underlying(function: Callable[..., Any]) -> Any:
+    """The function behind decorators and partials, of another callable object its call: what has the annotations."""
+    function = inspect.unwrap(function)
+    while isinstance(function, partial):
+        function = inspect.unwrap(function.func)
+    return function if inspect.isroutine(function) else type(function).__call__
+
+
 def _is_context(kind: Any) -> bool:
     return kind is StepContext or StepContext in typing.get_args(kind)
 
 
 def place(function: Callable[..., Any]) -> str:
     """File and line of a function, for messages."""
-    code = getattr(inspect.unwrap(function), "__code__", None)
+    code = getattr(underlying(function), "__code__", None)
     return f"{code.co_filename}:{code.co_firstlineno}" if code is not None else repr(function)

@@ -254,7 +254,7 @@ def test_mistakes_that_would_only_show_later_are_raised_by_the_builder(
     [
         (lambda: ctx.complete({"a": float("nan")}), "$.a: NaN"),
         (lambda: ctx.step("a", "x", {1: 2}), "$: keys must be str"),
-        (lambda: ctx.create_hook("h", "t", object()), "$: a object"),
+        (lambda: ctx.create_hook("h", "t", object()), "$: type object"),
         (lambda: ctx.fail("\ud800"), "error: a lone surrogate"),
         (lambda: ctx.fail(cast(Any, ValueError("x"))), "error: must be str, and is ValueError"),
         (lambda: ctx.step("\ud800", "x").to_json(), "step_id: a lone surrogate"),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial, wraps
 from typing import Any, cast
 
 import pytest
@@ -245,6 +247,77 @@ def test_an_async_step_gives_an_awaitable(flow: Flow) -> None:
     with pytest.raises(StopIteration) as caught:
         pending.send(None)
     assert caught.value.value == 4
+
+
+class Adder:
+    def __init__(self, base: int) -> None:
+        self.base = base
+
+    def __call__(self, order: Order) -> int:
+        return self.base + order.id
+
+    async def later(self, order: Order) -> int:
+        return self.base + order.id
+
+
+class AsyncAdder(Adder):
+    async def __call__(self, order: Order) -> int:  # type: ignore[override]  # the async twin is the case
+        return self.base + order.id
+
+
+def add(base: int, order: Order) -> int:
+    return base + order.id
+
+
+def test_partials_methods_and_callable_objects_can_be_steps(flow: Flow) -> None:
+    flow.step(name="object")(Adder(1))
+    flow.step(name="partial")(partial(add, 2))
+    flow.step(name="async object")(AsyncAdder(3))
+    flow.step(Adder(4).later)
+    assert [flow.run_step(attempt(name, b'{"id":1}')) for name in ("object", "partial")] == [2, 3]
+    assert [flow.plan_step(name).mode for name in ("object", "partial", "async object", "later")] == [
+        *("thread", "thread", "async", "async")
+    ]
+    with pytest.raises(ValueError, match="give the step one by name="):
+        flow.step(Adder(5))
+
+
+def test_attributes_of_the_function_do_not_touch_the_step(flow: Flow) -> None:
+    def marked() -> int:
+        return 1
+
+    marked.name, marked.plan = "other", None  # type: ignore[attr-defined]  # what a user may hang on a function
+    step = flow.step(marked)
+    assert (step.name, step.plan.mode) == ("marked", "thread")
+
+
+def test_a_step_can_have_a_second_name(flow: Flow) -> None:
+    @flow.step
+    def one(order: Order) -> int:
+        return order.id
+
+    flow.step(name="two")(one)
+    assert flow.run_step(attempt("two", b'{"id":1}')) == 1
+
+
+def test_a_decorated_step_is_what_it_wraps(flow: Flow) -> None:
+    def logged(function: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(function)
+        def wrapper(*args: Any, **named: Any) -> Any:
+            return function(*args, **named)
+
+        return wrapper
+
+    @flow.step
+    @logged
+    async def later(order: Order, ctx: StepContext) -> int:
+        return order.id
+
+    assert flow.plan_step("later").mode == "async"
+    pending = cast(Any, flow.run_step(attempt("later", b'{"id":1}')))
+    with pytest.raises(StopIteration) as caught:
+        pending.send(None)
+    assert caught.value.value == 1
 
 
 def test_annotations_of_an_enclosing_function_are_found(flow: Flow) -> None:

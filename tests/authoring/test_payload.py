@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections import OrderedDict
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from enum import Enum, IntEnum, StrEnum
+from types import SimpleNamespace
 from typing import Annotated, Any, NamedTuple, TypedDict, cast
 from uuid import UUID
 
@@ -132,7 +134,7 @@ def test_an_offset_with_seconds_is_written_in_utc() -> None:
         ({Name.ANNA: 1}, "$: keys must be str, and one is Name"),
         ({"a b": {"é": b"x"}}, '$["a b"]["é"]: bytes'),
         ({"s": {1}}, "$.s: a set has no order"),
-        ({"o": object()}, "$.o: a object cannot be stored"),
+        ({"o": object()}, "$.o: type object cannot be stored"),
         ({"t": timedelta(1)}, "$.t: a timedelta"),
         ({"t": datetime(2026, 1, 1)}, "$.t: a datetime without a time zone"),
         ({"d": Decimal("NaN")}, "$.d: a Decimal that is no finite number"),
@@ -308,6 +310,44 @@ def test_a_type_that_rounds_nothing_is_taken() -> None:
     assert decode_as(b"9007199254740992", float) == 2.0**53
     assert decode_as(b'"2026-01-01T00:00:00.123456000Z"', datetime).microsecond == 123456
     assert decode_as(b'{"1":2.123456789}', dict[int, float]) == {1: 2.123456789}
+
+
+class FakeModel:
+    """As much of a pydantic model as is used; pydantic itself is optional and not among the test tools."""
+
+    def __init__(self, name: object) -> None:
+        self.name = name
+
+    def model_dump(self, by_alias: bool) -> dict[str, object]:
+        assert by_alias
+        return {"theName": self.name}
+
+    @classmethod
+    def model_validate(cls, value: dict[str, object]) -> FakeModel:
+        if not isinstance(value["theName"], str):
+            raise FakeValidationError("canary")
+        return cls(value["theName"])
+
+
+class FakeValidationError(ValueError):
+    def errors(self, include_input: bool, include_url: bool) -> list[dict[str, object]]:
+        assert (include_input, include_url) == (False, False)
+        return [{"loc": ("theName", 0), "type": "string_type"}]
+
+
+def test_pydantic_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pydantic", cast(Any, SimpleNamespace(BaseModel=FakeModel)))
+    assert encode([FakeModel("x")]) == b'[{"theName":"x"}]'
+    assert refused({"a": FakeModel("\ud800")}).startswith("$.a.theName: a lone surrogate")
+    assert [model.name for model in decode_as(b'[{"theName":"x"}]', list[FakeModel])] == ["x"]
+    with pytest.raises(Serialization, match=r"\$.theName\[0\]: does not fit FakeModel \(string_type\)") as caught:
+        decode_as(b'{"theName":1}', FakeModel)
+    assert "canary" not in str(caught.value)
+
+
+def test_a_class_that_is_no_data_does_not_decode() -> None:
+    with pytest.raises(Serialization, match="Expected `FakeModel`, got `dict`"):
+        decode_as(b"{}", FakeModel)
 
 
 # -- both ways ------------------------------------------------------------------------------------------------------
