@@ -6,9 +6,10 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Final
 
-from perdure.errors import Serialization
+import orjson
+
 from perdure.instant import Instant, format_instant, parse_instant
-from perdure.payload import encode, refusal
+from perdure.payload import refusal
 
 __all__ = ["Moment", "Part", "ceil_ms", "instant_text", "moment_ns", "object_json", "text_json", "whole_ms"]
 
@@ -31,8 +32,8 @@ def text_json(name: str, value: object) -> bytes:
     if not isinstance(value, str):
         raise refusal(name, f"must be str, and is {type(value).__name__}")
     try:
-        return encode(value)
-    except Serialization:
+        return orjson.dumps(value)
+    except orjson.JSONEncodeError:
         raise refusal(name, "a lone surrogate is no character and cannot be stored as UTF-8") from None
 
 
