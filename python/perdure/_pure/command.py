@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, NamedTuple
 
 from perdure._pure import json
@@ -94,7 +94,7 @@ class NewStep(Member):
     writes: ClassVar[str] = "step_created"
     step_id: str
     step_name: str
-    input: str
+    input: str = field(repr=False)
     policy: Policy
 
     @property
