@@ -12,7 +12,9 @@ mod _core {
     #[pymodule_export]
     use super::functions::{check_run_id, check_spec, json_equal, new, project, project_many, retry_delay_ms};
     #[pymodule_export]
-    use super::records::{Hook, HookDelete, HookInsert, RunRow, Step, Wait, WakeupDelete, WakeupUpsert};
+    use super::records::{
+        Control, Decision, Hook, HookDelete, HookInsert, RunRow, Step, Wait, WakeupDelete, WakeupUpsert,
+    };
     #[pymodule_export]
     use super::run::{Batch, Run, View};
     use super::*;

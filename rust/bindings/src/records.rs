@@ -4,6 +4,8 @@ use perdure_core::append::{
     HookDelete as CoreHookDelete, HookInsert as CoreHookInsert, RunRow as CoreRunRow, WakeupDelete as CoreWakeupDelete,
     WakeupUpsert as CoreWakeupUpsert,
 };
+use perdure_core::control::Control as CoreControl;
+use perdure_core::decide::Decision as CoreDecision;
 use perdure_core::state::{Hook as CoreHook, Step as CoreStep, Wait as CoreWait};
 use perdure_core::{Reads, time};
 use pyo3::prelude::*;
@@ -301,5 +303,66 @@ impl HookDelete {
 
     fn __repr__(&self) -> String {
         format!("HookDelete(hook_id={:?})", self.0.hook_id)
+    }
+}
+
+/// An accepted command.
+#[pyclass(frozen, module = "perdure._core")]
+pub struct Decision(CoreDecision);
+
+impl From<CoreDecision> for Decision {
+    fn from(decision: CoreDecision) -> Self {
+        Self(decision)
+    }
+}
+
+#[pymethods]
+impl Decision {
+    #[getter]
+    fn drafts<'py>(&self, py: Python<'py>) -> Vec<Bound<'py, PyBytes>> {
+        self.0.drafts.iter().map(|draft| bytes(py, draft)).collect()
+    }
+
+    #[getter]
+    fn ends(&self) -> bool {
+        self.0.ends
+    }
+
+    #[getter]
+    fn counts(&self) -> bool {
+        self.0.counts
+    }
+
+    #[getter]
+    fn concurrency(&self) -> Option<u64> {
+        self.0.concurrency
+    }
+}
+
+/// What a host call does.
+#[pyclass(frozen, module = "perdure._core")]
+pub struct Control(CoreControl);
+
+impl From<CoreControl> for Control {
+    fn from(control: CoreControl) -> Self {
+        Self(control)
+    }
+}
+
+#[pymethods]
+impl Control {
+    #[getter]
+    fn drafts<'py>(&self, py: Python<'py>) -> Vec<Bound<'py, PyBytes>> {
+        self.0.drafts.iter().map(|draft| bytes(py, draft)).collect()
+    }
+
+    #[getter]
+    fn drive(&self) -> bool {
+        self.0.drive
+    }
+
+    #[getter]
+    fn admit(&self) -> bool {
+        self.0.admit
     }
 }

@@ -4,7 +4,7 @@
 //! code can run under it.
 
 use crate::errors::{instant, poisoned, raise};
-use crate::records::{Hook, HookDelete, HookInsert, RunRow, Step, Wait, WakeupDelete, WakeupUpsert};
+use crate::records::{Control, Decision, Hook, HookDelete, HookInsert, RunRow, Step, Wait, WakeupDelete, WakeupUpsert};
 use perdure_core::append::{self, Batch as CoreBatch};
 use perdure_core::{Layer, Reads, Refusal, State, line, project};
 use pyo3::prelude::*;
@@ -84,6 +84,10 @@ fn found<'py>(py: Python<'py>, text: Option<String>) -> Option<Found<'py>> {
 
 fn owned(text: Option<&str>) -> Option<String> {
     text.map(str::to_owned)
+}
+
+fn drafts<'py>(py: Python<'py>, drafts: &[String]) -> Vec<Found<'py>> {
+    drafts.iter().map(|draft| bytes(py, draft)).collect()
 }
 
 /// The methods that `Run` and `View` share (`Reads` of `perdure.kernel`), and `$own` beside them.
@@ -216,7 +220,11 @@ macro_rules! reads {
             }
 
             fn snapshot<'py>(&self, py: Python<'py>) -> PyResult<Found<'py>> {
-                Ok(bytes(py, &self.get(py, |reads| reads.snapshot())?))
+                let snapshot = |reads: Reads<'_>| match reads.is_empty() {
+                    true => Err(Box::new(Refusal::RunNotFound)),
+                    false => Ok(reads.snapshot()),
+                };
+                Ok(bytes(py, &self.ask(py, snapshot)?))
             }
 
             fn next_wakeup(
@@ -232,6 +240,62 @@ macro_rules! reads {
             fn due_wakeups(&self, py: Python<'_>, now: &Bound<'_, PyAny>) -> PyResult<Vec<(&'static str, String, i128)>> {
                 let now = instant(now)?;
                 self.get(py, |reads| reads.due_wakeups(now).iter().map(|w| (w.kind, w.id.to_owned(), w.due)).collect())
+            }
+
+            fn due_waits<'py>(&self, py: Python<'py>, now: &Bound<'_, PyAny>) -> PyResult<Vec<Found<'py>>> {
+                let now = instant(now)?;
+                Ok(drafts(py, &self.get(py, |reads| reads.due_wait_drafts(now))?))
+            }
+
+            fn closing<'py>(&self, py: Python<'py>) -> PyResult<Vec<Found<'py>>> {
+                Ok(drafts(py, &self.get(py, |reads| reads.closing())?))
+            }
+
+            fn decide(
+                &self,
+                py: Python<'_>,
+                command: &[u8],
+                clock: &Bound<'_, PyAny>,
+                horizon: &Bound<'_, PyAny>,
+            ) -> PyResult<Decision> {
+                let anchor = instant(clock)?.max(instant(horizon)?);
+                Ok(Decision::from(self.ask(py, |reads| reads.decide(line::utf8(command)?, anchor))?))
+            }
+
+            fn starts(
+                &self,
+                py: Python<'_>,
+                horizon: &Bound<'_, PyAny>,
+                live: &Bound<'_, PyAny>,
+                limit: isize,
+            ) -> PyResult<Vec<(String, u32, bool)>> {
+                let (horizon, limit) = (instant(horizon)?, usize::try_from(limit).unwrap_or(0));
+                let live = live.try_iter()?.map(|attempt| attempt?.extract()).collect::<PyResult<Vec<(String, u64)>>>()?;
+                self.get(py, |reads| {
+                    let starts = reads.starts(horizon, &live, limit).into_iter();
+                    starts.map(|start| (start.step_id.to_owned(), start.attempt, start.needs_event)).collect()
+                })
+            }
+
+            #[allow(clippy::too_many_arguments, reason = "the seam's own arguments")]
+            fn settle<'py>(
+                &self,
+                py: Python<'py>,
+                step_id: &str,
+                attempt: u64,
+                outcome: &[u8],
+                clock: &Bound<'_, PyAny>,
+                horizon: &Bound<'_, PyAny>,
+                restart: bool,
+            ) -> PyResult<Vec<Found<'py>>> {
+                let anchor = instant(clock)?.max(instant(horizon)?);
+                let settle = |reads: Reads<'_>| reads.settle(step_id, attempt, line::utf8(outcome)?, anchor, restart);
+                Ok(drafts(py, &self.ask(py, settle)?))
+            }
+
+            fn control(&self, py: Python<'_>, call: &[u8], now: &Bound<'_, PyAny>) -> PyResult<Control> {
+                let now = instant(now)?;
+                Ok(Control::from(self.ask(py, |reads| reads.control(line::utf8(call)?, now))?))
             }
 
             fn stage(&self, py: Python<'_>, drafts: Vec<PyBackedBytes>, clock: &Bound<'_, PyAny>) -> PyResult<View> {

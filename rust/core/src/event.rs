@@ -315,11 +315,7 @@ pub fn instant(span: &str) -> Read<Ns> {
     time::parse(&json::text(span)?)
 }
 
-/// Reads one event object that is a text of its own: a draft.
-pub fn read_draft(draft: &str) -> Read<Event<'_>> {
-    let mut cursor = Cursor::new(draft);
-    cursor.blanks();
-    let event = read(&mut cursor, MAX_DEPTH)?;
-    cursor.blanks();
-    if cursor.at_end() { Ok(event) } else { Err(Flaw("something follows the event")) }
+/// Reads an event object that is a whole text: a draft.
+pub fn read_whole(draft: &str) -> Read<Event<'_>> {
+    read(&mut Cursor::new(draft), MAX_DEPTH)
 }

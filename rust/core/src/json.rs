@@ -255,10 +255,9 @@ impl<'a> Cursor<'a> {
         loop {
             let slot = self.member_name(names, &mut guess, &mut unknown)?;
             let value = self.value(room)?;
-            if let Some(place) = slot.and_then(|slot| found.get_mut(slot)) {
-                if place.replace(value).is_some() {
-                    return Err(Flaw("a key twice"));
-                }
+            let place = slot.and_then(|slot| found.get_mut(slot));
+            if place.is_some_and(|place| place.replace(value).is_some()) {
+                return Err(Flaw("a key twice"));
             }
             self.blanks();
             match self.peek() {
@@ -350,9 +349,14 @@ fn plain_length(bytes: &[u8]) -> usize {
 
 /// One whole text that is one value with blanks around, or the flaw.
 pub fn whole(text: &str) -> Read<&str> {
+    whole_within(text, MAX_DEPTH)
+}
+
+/// As `whole`, nested at most `room` levels.
+pub fn whole_within(text: &str, room: u32) -> Read<&str> {
     let mut cursor = Cursor::new(text);
     cursor.blanks();
-    let value = cursor.value(MAX_DEPTH)?;
+    let value = cursor.value(room)?;
     cursor.blanks();
     if cursor.at_end() { Ok(value) } else { Err(Flaw("something follows the value")) }
 }

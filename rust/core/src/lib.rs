@@ -5,6 +5,11 @@
 //! the lines and index changes that a store commits. Rule numbers (R1 to R65) and sections are those of the specification.
 
 pub mod append;
+pub mod attempt;
+pub mod command;
+pub mod control;
+pub mod decide;
+pub mod draft;
 pub mod equal;
 pub mod error;
 pub mod event;

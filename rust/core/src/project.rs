@@ -1,8 +1,9 @@
 //! The fold: one event on top of what is there, or the rule that forbids it (spec 02).
 
+use crate::draft::{self, shape};
 use crate::error::{Fault, Kind, Refusal, Result, Rule};
 use crate::event::{self, Event, Failed};
-use crate::line::{Envelope, Lines, unreadable};
+use crate::line::{Envelope, Lines};
 use crate::parts::{Spec, raw_member, string_member};
 use crate::reads::Reads;
 use crate::retry::Policy;
@@ -44,16 +45,18 @@ pub fn extend(state: &mut State, tail: &[u8]) -> Result<()> {
 pub fn stage(under: Reads<'_>, drafts: &[&str], clock: Ns) -> Result<Layer> {
     let state = under.state;
     let mut layer = under.layer.map_or_else(|| Layer::over(state), Layer::clone);
-    // A line ends at 0x0A, which in a readable draft can only be a blank.
-    let drafts: Vec<String> = drafts.iter().map(|draft| draft.replace('\n', " ")).collect();
-    let read = |draft| event::read_draft(draft).map_err(|flaw| unreadable(draft, flaw));
-    let events = drafts.iter().map(|draft| read(draft)).collect::<Result<Vec<_>>>()?;
+    let drafts: Vec<_> = drafts.iter().map(|draft| draft::part(draft)).collect();
+    let mut events = Vec::with_capacity(drafts.len());
+    for draft in &drafts {
+        let draft = draft.as_ref().map_err(Clone::clone)?;
+        events.push(shape(event::read_whole(draft))?);
+    }
     for event in events {
         let sequence = layer.head.last_sequence + 1;
         let envelope = Envelope { run_id: state.run_id.as_str().into(), sequence, timestamp: clock, event };
         apply(state, &mut layer, &envelope)?;
     }
-    layer.drafts.extend(drafts.into_iter().map(|json| Draft { json, clock }));
+    layer.drafts.extend(drafts.into_iter().flatten().map(|json| Draft { json: json.into_owned(), clock }));
     Ok(layer)
 }
 

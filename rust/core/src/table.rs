@@ -6,6 +6,7 @@
 use foldhash::fast::FixedState;
 use hashbrown::HashTable;
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::hash::BuildHasher;
 
 /// A piece of ink.
@@ -162,10 +163,10 @@ impl<T: Row> Sheet<T> {
         if at >= self.below {
             return self.added.get_mut((at - self.below) as usize);
         }
-        if !self.changed.contains_key(&at) {
-            self.changed.insert(at, *table.row(at)?);
+        match self.changed.entry(at) {
+            Entry::Occupied(changed) => Some(changed.into_mut()),
+            Entry::Vacant(place) => Some(place.insert(*table.row(at)?)),
         }
-        self.changed.get_mut(&at)
     }
 
     #[inline]
