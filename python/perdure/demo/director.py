@@ -95,6 +95,7 @@ class Director:
         worker = self._running()
         while True:
             os.kill(worker.pid, signal.SIGSTOP)
+            os.waitpid(worker.pid, os.WUNTRACED)  # a signal that was sent has not arrived yet
             if self._only_payment_is_open():
                 break
             os.kill(worker.pid, signal.SIGCONT)
