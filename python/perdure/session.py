@@ -26,7 +26,7 @@ from perdure.drive import (
 )
 from perdure.errors import EventConflict, FlowError, OutcomeUnknown, RunNotFound, StoreUnavailable
 from perdure.kernel import Batch, Kernel, Run, View
-from perdure.stores.base import FlowEventStore
+from perdure.stores.base import Append, FlowEventStore
 
 __all__ = ["ActiveDrive", "Session", "Shell"]
 
@@ -127,7 +127,7 @@ class Session:
         backoff, unknown = _FIRST_BACKOFF_SECONDS, False
         while True:
             try:
-                (answer,) = await self._shell.store.commit([batch])
+                (answer,) = await self._shell.store.commit([Append(batch)])
             except (StoreUnavailable, OutcomeUnknown) as error:
                 unknown = unknown or isinstance(error, OutcomeUnknown)
                 if loop.time() + backoff > give_up:

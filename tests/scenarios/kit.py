@@ -20,10 +20,10 @@ from perdure.engine import FlowEngine
 from perdure.errors import FlowError
 from perdure.flow import Flow, FlowRuntime
 from perdure.instant import Instant, parse_instant
-from perdure.kernel import DEFAULT_MAX_EVENT_BYTES, Batch, KernelName, Reads, View, load
+from perdure.kernel import DEFAULT_MAX_EVENT_BYTES, KernelName, Reads, View, load
 from perdure.model import Envelope
 from perdure.stores import MemoryEventStore, SqliteEventStore
-from perdure.stores.base import Committed, FlowEventStore
+from perdure.stores.base import Append, Committed, FlowEventStore
 
 __all__ = [
     "TOKEN",
@@ -94,7 +94,7 @@ class World:
         for envelope in history:
             view = view.stage([envelope.raw], envelope.timestamp.ns)
         batch = cast(View, view).append(os.urandom(16 * len(history)))
-        assert [type(answer) for answer in await self.store.commit([batch])] == [Committed]
+        assert [type(answer) for answer in await self.store.commit([Append(batch)])] == [Committed]
 
 
 def open_store(kind: str, folder: Path, clock: Clock) -> FlowEventStore:
@@ -165,12 +165,12 @@ class WatchedStore:
                 calls[number] = raising(Crash())
         return self
 
-    async def commit(self, batches: Sequence[Batch]) -> Sequence[Committed | FlowError]:
+    async def commit(self, appends: Sequence[Append]) -> Sequence[Committed | FlowError]:
         self.commits += 1
         number = self.commits
         if number in self.before:
             await self.before[number]()
-        answers = await self.inner.commit(batches)
+        answers = await self.inner.commit(appends)
         if number in self.after:
             await self.after[number]()
         return answers

@@ -21,7 +21,7 @@ from perdure import (
 )
 from perdure.instant import Instant
 from perdure.kernel import DEFAULT_MAX_EVENT_BYTES, Run, load
-from perdure.stores.base import Committed
+from perdure.stores.base import Append, Committed
 from scenarios.kit import TOKEN, World, one_workflow, stored
 
 START = b'{"op":"start","spec":%b,"input":null,"drive":false}' % WorkflowSpec.python("flow", "1").to_json()
@@ -33,7 +33,7 @@ async def pending_run(world: World) -> Run:
     """A run whose only event is `run_created`."""
     run = load(world.kernel).new("r", DEFAULT_MAX_EVENT_BYTES)
     batch = run.stage(run.control(START, world.clock()).drafts, world.clock()).append(ENTROPY)
-    assert await world.store.commit([batch]) == [Committed(1)]
+    assert await world.store.commit([Append(batch)]) == [Committed(1)]
     run.accept(batch)
     return run
 
@@ -42,9 +42,9 @@ async def test_61_stale_append(world: World) -> None:
     """An append at a stale sequence is `EventConflict` expected 1, actual 2, and writes nothing."""
     run = await pending_run(world)
     winner, loser = (run.stage([STARTED], world.clock()).append(bytes([n]) * 16) for n in (1, 2))
-    assert await world.store.commit([winner]) == [Committed(2)]
+    assert await world.store.commit([Append(winner)]) == [Committed(2)]
     before = await world.store.history("r")
-    (refusal,) = await world.store.commit([loser])
+    (refusal,) = await world.store.commit([Append(loser)])
     assert isinstance(refusal, EventConflict)
     assert refusal.args == ("r", 1, 2)
     assert await world.store.history("r") == before
@@ -54,7 +54,9 @@ async def test_61_two_writers(world: World) -> None:
     """Of two concurrent appends at one sequence exactly one wins."""
     run = await pending_run(world)
     batches = [run.stage([STARTED], world.clock()).append(bytes([n]) * 16) for n in (1, 2)]
-    answers = [answer for (answer,) in await asyncio.gather(*(world.store.commit([batch]) for batch in batches))]
+    answers = [
+        answer for (answer,) in await asyncio.gather(*(world.store.commit([Append(batch)]) for batch in batches))
+    ]
     assert sorted(type(answer).__name__ for answer in answers) == ["Committed", "EventConflict"]
     winner = next(batch for batch, answer in zip(batches, answers, strict=True) if isinstance(answer, Committed))
     assert await world.store.history("r", 1) == winner.lines

@@ -18,7 +18,7 @@ import perdure
 from perdure.errors import FlowError, StoreError
 from perdure.kernel import DEFAULT_MAX_EVENT_BYTES, Batch, load
 from perdure.stores import SqliteEventStore
-from perdure.stores.base import Committed, FlowEventStore, RunFilter
+from perdure.stores.base import Append, Committed, FlowEventStore, RunFilter
 from perdure.stores.sqlite import DUE, HISTORY, HOOKS, NEXT, RUN_IDS, TOKEN, listing
 from perdure.stores.sqlite_file import Synchronous
 from perdure.testing._stories import START, Story, created, hook, started, token_hash, wait
@@ -87,7 +87,7 @@ class _StaysOpen(SqliteEventStore):
 
 
 async def commit(store: FlowEventStore, *batches: Batch) -> Sequence[Committed | FlowError]:
-    return await store.commit(batches)
+    return await store.commit([Append(batch) for batch in batches])
 
 
 @pytest.fixture
@@ -337,7 +337,9 @@ def test_a_torn_log_reopens_with_whole_groups_only(path: Path, tmp_path: Path) -
                 one.batch(*([created()] if turn == 0 else []), wait(f"a{turn}", START), wait(f"b{turn}", START))
                 for one in (story, other)
             ]
-            assert not any(isinstance(answer, FlowError) for answer in await store.commit(batches))
+            assert not any(
+                isinstance(answer, FlowError) for answer in await store.commit([Append(batch) for batch in batches])
+            )
             story.accept(batches[0])
             other.accept(batches[1])
         # The files as a power cut would find them: the log has not been folded into the database.

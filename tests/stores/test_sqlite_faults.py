@@ -14,7 +14,7 @@ import pytest
 from perdure.errors import EventConflict, OutcomeUnknown, StoreError, StoreUnavailable
 from perdure.kernel import Batch, load
 from perdure.stores import SqliteEventStore
-from perdure.stores.base import Committed
+from perdure.stores.base import Append, Committed
 from perdure.stores.sqlite_file import SqliteFile
 from perdure.stores.sqlite_writer import SqliteWriter
 from perdure.testing._stories import START, Story, created, started, wait
@@ -65,6 +65,10 @@ def writer(path: Path, connection: FaultyConnection) -> SqliteWriter:
 
 def batches(*run_ids: str) -> list[Batch]:
     return [Story(PURE, run_id).batch(created(), started()) for run_id in run_ids]
+
+
+def appends(*run_ids: str) -> list[Append]:
+    return [Append(batch) for batch in batches(*run_ids)]
 
 
 def stored(path: Path) -> list[str]:
@@ -149,11 +153,11 @@ def test_a_full_disk_inside_a_group_commits_none_of_it(path: Path) -> None:
         store._writer._connection.execute(f"PRAGMA max_page_count = {pages + 2}")
         small, large = story.batch(wait("w", START)), Story(PURE, "large").batch(created(input="x" * 100_000))
         with pytest.raises(StoreUnavailable, match="no room left"):
-            await store.commit([small, large])
+            await store.commit([Append(small), Append(large)])
         assert await store.run_ids() == ["kept"]
         assert (await store.history("kept")).count(b"\n") == 2
         store._writer._connection.execute("PRAGMA max_page_count = 1073741823")
-        assert await store.commit([small, large]) == [Committed(3), Committed(1)]
+        assert await store.commit([Append(small), Append(large)]) == [Committed(3), Committed(1)]
         await store.close()
 
     asyncio.run(test())
@@ -165,11 +169,11 @@ def test_a_lock_held_by_another_program_is_reported_by_name_and_then_goes_away(p
         other = sqlite3.connect(path, isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(StoreUnavailable, match=r"SQLite file .*runs\.db stayed locked .* 0\.05 s while writing"):
-            await store.commit(batches("a"))
+            await store.commit(appends("a"))
         assert await store.run_ids() == []  # reads go on beside it
         other.execute("ROLLBACK")
         other.close()
-        assert await store.commit(batches("a")) == [Committed(2)]
+        assert await store.commit(appends("a")) == [Committed(2)]
         await store.close()
 
     asyncio.run(test())
@@ -178,9 +182,9 @@ def test_a_lock_held_by_another_program_is_reported_by_name_and_then_goes_away(p
 def test_two_stores_on_one_file_see_each_other(path: Path) -> None:
     async def test() -> None:
         first, second = SqliteEventStore(path), SqliteEventStore(path)
-        assert await first.commit(batches("a")) == [Committed(2)]
+        assert await first.commit(appends("a")) == [Committed(2)]
         assert await second.run_ids() == ["a"]
-        (answer,) = await second.commit(batches("a"))
+        (answer,) = await second.commit(appends("a"))
         assert isinstance(answer, EventConflict)
 
         async def write(store: SqliteEventStore, run_id: str) -> None:
@@ -206,8 +210,8 @@ def test_a_poisoned_store_answers_no_reads(path: Path) -> None:
         store._writer._connection = cast(sqlite3.Connection, connection)
         connection.faults = [("COMMIT", error_of(sqlite3.SQLITE_IOERR_WRITE))]
         with pytest.raises(OutcomeUnknown):
-            await store.commit(batches("a"))
-        for call in (store.run_ids(), store.history("a"), store.commit(batches("b"))):
+            await store.commit(appends("a"))
+        for call in (store.run_ids(), store.history("a"), store.commit(appends("b"))):
             with pytest.raises(OutcomeUnknown, match="open the file again"):
                 await call
         await store.close()

@@ -5,8 +5,12 @@ from __future__ import annotations
 from perdure.errors import StoreError
 from perdure.stores.base import (
     ActiveHook,
+    Append,
+    Claimed,
     Committed,
     FlowEventStore,
+    Lease,
+    LeaseState,
     RunFilter,
     RunPage,
     RunRecord,
@@ -18,8 +22,12 @@ from perdure.stores.sqlite import SqliteEventStore
 
 __all__ = [
     "ActiveHook",
+    "Append",
+    "Claimed",
     "Committed",
     "FlowEventStore",
+    "Lease",
+    "LeaseState",
     "MemoryEventStore",
     "RunFilter",
     "RunPage",

@@ -3,17 +3,23 @@ R47-R50)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
 
-from perdure.errors import FlowError
+from perdure.errors import FlowError, LeaseLost
 from perdure.kernel import Batch
 
 __all__ = [
     "ActiveHook",
+    "After",
+    "Append",
+    "Claim",
+    "Claimed",
     "Committed",
     "FlowEventStore",
+    "Lease",
+    "LeaseState",
     "RunFilter",
     "RunPage",
     "RunRecord",
@@ -22,10 +28,90 @@ __all__ = [
 ]
 
 
+Claim = Literal["none", "firm", "if_free", "take_over"]
+"""Whether a commit claims the lease. `firm` is refused with `LeaseHeld` while another owner's lease is live, `if_free` is
+committed without the claim then, `take_over` claims all the same. A claim adds 1 to the epoch, also over the owner's own
+live lease."""
+After = Literal["keep", "park", "free", "fail"]
+"""What becomes of the lease after a commit: it is kept, or given back with the workflow having seen everything (`park`,
+R3), with work left (`free`), or because the drive failed (`fail`, R44)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """What a commit says of the run's lease (R2, R3, R43, R44, R47)."""
+
+    owner: str
+    """Text of the process's identity (R2); opaque to the store."""
+    ttl_ns: int
+    """Time from the store's clock to the expiry of a lease claimed or renewed, ns."""
+    epoch: int | None = None
+    """The epoch held: the commit is `LeaseLost` unless the run has this owner and epoch. None: no lease is held."""
+    claim: Claim = "none"
+    unless_leased: bool = False
+    """The commit of a drive without a lease: `LeaseHeld` while another's is live."""
+    after: After = "keep"
+    """`keep` renews to now + ttl when less than half of ttl is left."""
+    accepted: bool = False
+    """The batch holds an accepted decision: failures, back-off and hold are cleared (R43, R44)."""
+    counted: bool = False
+    """With `after="fail"`: failures + 1 and a back-off of fraction * min(10 min, 1 s * 2^failures), failures before the
+    + 1 (R44)."""
+    fraction: float = 0.0
+    """Uniform in [0, 1], drawn by the caller."""
+    may_hold: bool = True
+    """Whether reaching `max_failures` holds the run; not for `HookTokenConflict` and `RunNotFound` of a link (R44)."""
+    max_failures: int = 20
+    hold: str | None = None
+    """JSON text of a run hold to set with the release (R43); a terminal run takes none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """One batch to commit. `lease` is None for a foreign append, that is by a call that does not drive (R23): such an
+    append is never refused for a lease."""
+
+    batch: Batch
+    lease: Lease | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Committed:
     """A batch is durable. `last_sequence` is the run's, after it."""
 
+    last_sequence: int
+    now: int = field(default=0, compare=False)
+    """The store's clock, ns, read inside the transaction (R45)."""
+    epoch: int | None = None
+    """The epoch of the lease this owner holds after the commit; None if it holds none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """A run whose lease `claim` gave out. `now` is the store's clock, ns."""
+
+    run_id: str
+    epoch: int
+    last_sequence: int
+    now: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseState:
+    """What a run's row says of lease, parking, failures and hold, outside the history (R3, R43, R44)."""
+
+    owner: str | None
+    epoch: int
+    parked_sequence: int
+    failures: int
+    not_before: int | None
+    """Back-off of a failed drive: ns since 1970, in whole microseconds."""
+    hold: str | None
+    """JSON text of the run hold."""
+    claim_at: int | None
+    """R3's column: microseconds since 1970, rounded up."""
+    live: bool
+    """Whether somebody's lease has not expired."""
     last_sequence: int
 
 
@@ -65,6 +151,8 @@ class RunRecord:
     updated_at: int
     ended_at: int | None
     last_sequence: int
+    hold: str | None = None
+    """JSON text of the run hold, None for a run that is not held (R43)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +164,7 @@ class RunFilter:
     version: str | None = None
     build: str | None = None
     terminal: bool | None = None
+    held: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,13 +197,75 @@ class RunSummary:
 class FlowEventStore(Protocol):
     """The store contract. All methods but `close` may be called from any task of one event loop, concurrently."""
 
-    async def commit(self, batches: Sequence[Batch]) -> Sequence[Committed | FlowError]:
-        """Commits each batch as a whole or refuses it; answers in the order given. At most one batch per run and call.
+    async def commit(self, appends: Sequence[Append]) -> Sequence[Committed | FlowError]:
+        """Commits each batch as a whole, with what it says of the lease, or refuses it; answers in the order given. At most
+        one batch per run and call.
 
-        Refusals, in this order (R47): `RunConflict("pruned")`, `EventConflict`, `RunNotFound` for a linked run (a
-        link to the run itself always exists), `HookTokenConflict` for a token that an active hook of another run
-        holds. They are returned. Raised: `StoreUnavailable` (nothing of the call was written), `OutcomeUnknown`,
-        `StoreError`."""
+        Refusals, in this order (R47): `RunConflict("pruned")`, `LeaseLost`, `LeaseHeld`, `EventConflict`, `RunNotFound` for
+        a linked run (a link to the run itself always exists), `HookTokenConflict` for a token that an active hook of
+        another run holds. They are returned. Raised: `StoreUnavailable` (nothing of the call was written),
+        `OutcomeUnknown`, `StoreError`. A batch without events changes the lease only, and conflicts like any other."""
+        ...
+
+    async def claim(
+        self,
+        owner: str,
+        k: int,
+        *,
+        workflows: Collection[tuple[str, str]] | None = None,
+        builds: Collection[str | None] | None = None,
+        ttl_ns: int,
+    ) -> list[Claimed]:
+        """Gives `owner` the leases of the first `k` runnable runs (R3) by (claim_at, run id) whose (workflow, version) is in
+        `workflows` and whose build is in `builds`; None takes any. An expired lease on a held run met on the way is
+        cleared from the order of claims."""
+        ...
+
+    async def claim_held(
+        self,
+        owner: str,
+        k: int,
+        *,
+        build: str,
+        workflows: Collection[tuple[str, str]] | None = None,
+        builds: Collection[str | None] | None = None,
+        ttl_ns: int,
+    ) -> list[Claimed]:
+        """Gives `owner` the leases of the first `k` held runs, by run id, that nobody leases, of known workflow and build,
+        whose hold does not name the worker's own `build` among its builds (R43). The hold stays."""
+        ...
+
+    async def next_claim(self) -> int | None:
+        """The earliest claim_at of a run that is not held, microseconds, None if there is none: what an idle worker sleeps
+        until (R3)."""
+        ...
+
+    async def renew(
+        self, owner: str, pairs: Sequence[tuple[str, int]], *, ttl_ns: int
+    ) -> list[tuple[str, int] | LeaseLost]:
+        """Renews leases, each given as (run id, epoch). Answers in that order: (run id, last sequence), or `LeaseLost`."""
+        ...
+
+    async def lease(self, run_id: str) -> LeaseState:
+        """The lease columns of a run. Raises `RunNotFound` for an unknown run."""
+        ...
+
+    async def void(self, owner: str) -> int:
+        """Ends all leases of `owner`, who is known to be dead, so that its runs can be claimed at once. How many."""
+        ...
+
+    async def set_hold(self, run_id: str, hold: str, *, expected_sequence: int) -> bool:
+        """Holds an open run without a lease (R43), if nobody's lease is live and `last_sequence` is as expected. Whether it
+        did. Raises `RunNotFound`."""
+        ...
+
+    async def release_hold(self, run_id: str) -> bool:
+        """Ends a hold: the run counts as never parked and never failed (R3). False if it was not held. Raises
+        `RunNotFound`."""
+        ...
+
+    async def changes(self) -> int:
+        """A number that differs from the one before if anything was committed between, by this process or another."""
         ...
 
     async def history(self, run_id: str, after: int = 0) -> bytes:

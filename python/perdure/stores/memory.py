@@ -9,7 +9,7 @@ from threading import Lock
 
 from perdure.errors import FlowError, RunNotFound
 from perdure.kernel import Batch
-from perdure.stores.base import ActiveHook, Committed, RunFilter, RunPage, RunSummary, Wakeup
+from perdure.stores.base import ActiveHook, Append, Committed, RunFilter, RunPage, RunSummary, Wakeup
 from perdure.stores.index import MemoryIndex
 from perdure.stores.rules import ALL_RUNS, check_call, check_limit, lines_after, refusal
 
@@ -42,8 +42,9 @@ class MemoryEventStore:
     def __repr__(self) -> str:
         return f"<MemoryEventStore: {len(self._logs)} runs>"
 
-    async def commit(self, batches: Sequence[Batch]) -> list[Committed | FlowError]:
+    async def commit(self, appends: Sequence[Append]) -> list[Committed | FlowError]:
         """As `FlowEventStore.commit`; never raises but `ValueError` for two batches of one run."""
+        batches = [append.batch for append in appends]
         check_call(batches)
         answers: dict[str, Committed | FlowError] = {}
         with self._lock:

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 from perdure.errors import FlowError, OutcomeUnknown, RunNotFound, StoreError
 from perdure.instant import MAX_NS, MIN_NS, due_key, parse_instant
 from perdure.kernel import Batch
-from perdure.stores.base import ActiveHook, Committed, RunFilter, RunPage, RunRecord, RunSummary, Wakeup
+from perdure.stores.base import ActiveHook, Append, Committed, RunFilter, RunPage, RunRecord, RunSummary, Wakeup
 from perdure.stores.group import GroupCommitter
 from perdure.stores.rules import ALL_RUNS, KINDS, Tally, check_limit, lines_after, page_of, summary_of
 from perdure.stores.sqlite_file import SqliteFile, Synchronous
@@ -89,9 +89,9 @@ class SqliteEventStore:
     def __repr__(self) -> str:
         return f"<SqliteEventStore: {self._file}>"
 
-    async def commit(self, batches: Sequence[Batch]) -> list[Committed | FlowError]:
+    async def commit(self, appends: Sequence[Append]) -> list[Committed | FlowError]:
         """As `FlowEventStore.commit`."""
-        return await self._group.commit(batches)
+        return await self._group.commit([append.batch for append in appends])
 
     async def history(self, run_id: str, after: int = 0) -> bytes:
         """As `FlowEventStore.history`."""

@@ -11,7 +11,7 @@ from typing import Final
 from perdure.errors import FlowError, InvalidTransition
 from perdure.instant import MAX_NS, format_instant
 from perdure.kernel import DEFAULT_MAX_EVENT_BYTES, Batch, Kernel, Reads, Run
-from perdure.stores.base import Committed, FlowEventStore
+from perdure.stores.base import Append, Committed, FlowEventStore
 
 __all__ = [
     "SECOND",
@@ -102,7 +102,7 @@ class Story:
     async def write(self, store: FlowEventStore, *drafts: Draft) -> None:
         """Commits the drafts. Raises the refusal, if there is one."""
         batch = self.batch(*drafts)
-        (answer,) = await store.commit([batch])
+        (answer,) = await store.commit([Append(batch)])
         if isinstance(answer, FlowError):
             raise answer
         assert answer == Committed(batch.last_sequence)

@@ -12,14 +12,14 @@ commits is what the engine commits. For readable failures, call in `conftest.py`
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from random import Random
 from typing import ClassVar, TypeVar, cast
 
 from perdure.errors import EventConflict, FlowError, HookTokenConflict, RunNotFound
 from perdure.instant import MAX_NS, MIN_NS
 from perdure.kernel import DEFAULT_MAX_EVENT_BYTES, Batch, Kernel, KernelName, Run, load
-from perdure.stores.base import ActiveHook, Committed, FlowEventStore, RunFilter, RunRecord, RunSummary, Wakeup
+from perdure.stores.base import ActiveHook, Append, Committed, FlowEventStore, RunFilter, RunRecord, RunSummary, Wakeup
 from perdure.testing._stories import (
     SECOND,
     START,
@@ -99,7 +99,7 @@ class StoreContract:
         late = story.batch(started(), hook("h", "canary-late"), wait("w", START))
         await story.write(store, started())
         before = await self._everything(store)
-        assert _told(await store.commit([late])) == _told([EventConflict("r", 1, 2)])
+        assert _told(await store.commit([Append(late)])) == _told([EventConflict("r", 1, 2)])
         assert await self._everything(store) == before
 
     @_on_a_store
@@ -108,7 +108,7 @@ class StoreContract:
         await story.write(store, created())
         rival = await self.project(store, "r")
         batches = [story.batch(started()), rival.stage([b'{"type":"run_started"}'], START).append(bytes(16))]
-        answers = await asyncio.gather(*(store.commit([batch]) for batch in batches))
+        answers = await asyncio.gather(*(store.commit([Append(batch)]) for batch in batches))
         told = _told([answer for (answer,) in answers])
         assert sorted(told) == _told([Committed(2), EventConflict("r", 1, 2)])
         assert (await store.history("r")).count(b"\n") == 2
@@ -117,13 +117,13 @@ class StoreContract:
     async def test_a_run_is_created_once(self, store: FlowEventStore) -> None:
         first, second = self.story("r"), self.story("r")
         await first.write(store, created(), started())
-        assert _told(await store.commit([second.batch(created())])) == _told([EventConflict("r", 0, 2)])
+        assert _told(await store.commit([Append(second.batch(created()))])) == _told([EventConflict("r", 0, 2)])
 
     @_on_a_store
     async def test_an_append_to_an_unknown_run_conflicts(self, store: FlowEventStore) -> None:
         story = self.story("r")
         story.accept(story.batch(created()))
-        assert _told(await store.commit([story.batch(started())])) == _told([EventConflict("r", 1, 0)])
+        assert _told(await store.commit([Append(story.batch(started()))])) == _told([EventConflict("r", 1, 0)])
         assert await store.run_ids() == []
 
     @_on_a_store
@@ -132,10 +132,10 @@ class StoreContract:
         await story.write(store, created())
         empty = story.batch()
         before = await self._everything(store)
-        assert await store.commit([empty]) == [Committed(1)]
+        assert await store.commit([Append(empty)]) == [Committed(1)]
         assert await self._everything(store) == before
         await story.write(store, started())
-        assert _told(await store.commit([empty])) == _told([EventConflict("r", 1, 2)])
+        assert _told(await store.commit([Append(empty)])) == _told([EventConflict("r", 1, 2)])
 
     @_on_a_store
     async def test_many_writers_at_once_leave_no_gap(self, store: FlowEventStore) -> None:
@@ -163,7 +163,7 @@ class StoreContract:
             stories[2].batch(created(), started()),
         ]
         expected: list[Committed | FlowError] = [Committed(1), EventConflict("b", 0, 1), Committed(2)]
-        assert _told(await store.commit(batches)) == _told(expected)
+        assert _told(await store.commit(_appends(batches))) == _told(expected)
         assert await store.run_ids() == ["a", "b", "c"]
 
     @_on_a_store
@@ -174,9 +174,9 @@ class StoreContract:
         both = story.batch(created(), hook("h", "canary-taken"), child("c", "missing"))
         token = story.batch(created(), hook("h", "canary-taken"))
         before = await self._everything(store)
-        assert _told(await store.commit([stale])) == _told([EventConflict("owner", 0, 2)])
-        assert _told(await store.commit([both])) == _told([RunNotFound("missing")])
-        assert _told(await store.commit([token])) == _told([HookTokenConflict("canary-taken", "owner", "h")])
+        assert _told(await store.commit([Append(stale)])) == _told([EventConflict("owner", 0, 2)])
+        assert _told(await store.commit([Append(both)])) == _told([RunNotFound("missing")])
+        assert _told(await store.commit([Append(token)])) == _told([HookTokenConflict("canary-taken", "owner", "h")])
         assert await self._everything(store) == before
 
     @_on_a_store
@@ -184,12 +184,12 @@ class StoreContract:
         later = self.story("b").batch(created(), hook("h", "canary-t"))
         earlier = self.story("a").batch(created(), hook("h", "canary-t"))
         expected: list[Committed | FlowError] = [HookTokenConflict("canary-t", "a", "h"), Committed(2)]
-        assert _told(await store.commit([later, earlier])) == _told(expected)
+        assert _told(await store.commit(_appends([later, earlier]))) == _told(expected)
 
     @_on_a_store
     async def test_two_batches_of_one_run_in_a_call_are_a_mistake(self, store: FlowEventStore) -> None:
         batch = self.story("r").batch(created())
-        assert "'r'" in str(await _raised(ValueError, store.commit([batch, batch])))
+        assert "'r'" in str(await _raised(ValueError, store.commit([Append(batch), Append(batch)])))
         assert await store.run_ids() == []
 
     @_on_a_store
@@ -203,7 +203,7 @@ class StoreContract:
         story = self.story("a")
         await story.write(store, created(), child("self", "a"))
         missing = story.batch(child("other", "b"))
-        assert _told(await store.commit([missing])) == _told([RunNotFound("b")])
+        assert _told(await store.commit([Append(missing)])) == _told([RunNotFound("b")])
         await self.story("b").write(store, created())
         await story.write(store, child("other", "b"), child("again", "b"))
         await story.write(store, child("third", "b"))
@@ -220,9 +220,9 @@ class StoreContract:
             await owner.write(store, created(), started(), hook("h", token))
             batch = rival.batch(created(), hook("h", token))
             expected = HookTokenConflict(token, owner.run_id, "h")
-            assert _told(await store.commit([batch])) == _told([expected])
+            assert _told(await store.commit([Append(batch)])) == _told([expected])
             await owner.write(store, ending)
-            assert await store.commit([batch]) == [Committed(2)]
+            assert await store.commit([Append(batch)]) == [Committed(2)]
             assert await store.find_active_hooks(token_hash(token)) == [ActiveHook(rival.run_id, "h")]
 
     @_on_a_store
@@ -249,7 +249,7 @@ class StoreContract:
         await self.story("a").write(store, created(), hook("h", "canary-hidden"))
         batch = self.story("b").batch(created(), hook("h", "canary-hidden"))
         shown = repr(
-            [*await store.commit([batch]), store, batch, *batch.insert_hooks, *await store.list_active_hooks()]
+            [*await store.commit([Append(batch)]), store, batch, *batch.insert_hooks, *await store.list_active_hooks()]
         )
         assert "hidden" not in shown
         assert token_hash("canary-hidden").hex() not in shown
@@ -267,7 +267,7 @@ class StoreContract:
         written = b""
         for group in drafts:
             batch = story.batch(*group)
-            assert await store.commit([batch]) == [Committed(batch.last_sequence)]
+            assert await store.commit([Append(batch)]) == [Committed(batch.last_sequence)]
             story.accept(batch)
             written += batch.lines
         lines = written.splitlines(keepends=True)
@@ -358,7 +358,7 @@ class StoreContract:
         await story.write(store, created(), wait("w", START))
         later = other.batch(created(), wait("w", START + 5))
         moved = _Altered(story.batch(started()), upsert_wakeups=later.upsert_wakeups)
-        assert await store.commit([cast(Batch, moved)]) == [Committed(3)]
+        assert await store.commit([Append(cast(Batch, moved))]) == [Committed(3)]
         assert await store.list_due_wakeups(START + 4) == []
         assert await store.list_due_wakeups(START + 5) == [Wakeup("r", "wait", "w", START + 5)]
         assert await store.next_scheduled_wakeup() == Wakeup("r", "wait", "w", START + 5)
@@ -489,7 +489,7 @@ class StoreContract:
                 drafts = random_drafts(stories[run_id], random, tokens)
                 if drafts:
                     batches.append(stories[run_id].batch(*drafts))
-            answers = dict(zip((batch.run_id for batch in batches), await store.commit(batches), strict=True))
+            answers = dict(zip((batch.run_id for batch in batches), await store.commit(_appends(batches)), strict=True))
             for batch in sorted(batches, key=lambda batch: batch.run_id):
                 taken = any(self._holder(stories, batch.run_id, hook.token) for hook in batch.insert_hooks)
                 answer = answers[batch.run_id]
@@ -567,7 +567,11 @@ async def _raised(kind: type[E], call: Awaitable[object]) -> E:
 
 
 async def _commit(store: FlowEventStore, batches: Sequence[Batch]) -> list[Committed | FlowError]:
-    return list(await store.commit(batches))
+    return list(await store.commit(_appends(batches)))
+
+
+def _appends(batches: Iterable[Batch]) -> list[Append]:
+    return [Append(batch) for batch in batches]
 
 
 def _in_due_order(wakeups: list[Wakeup]) -> list[Wakeup]:
