@@ -12,12 +12,12 @@ from scenarios.kit import Clock, story
 
 from perdure.commands import RuntimeCommand
 from perdure.context import WorkflowContext
-from perdure.drive import (
+from perdure.drive import Drive
+from perdure.effects import (
     Accepted,
     Asked,
     Commit,
     CommitMode,
-    Drive,
     DriveOptions,
     Effect,
     Load,
