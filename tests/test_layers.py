@@ -65,7 +65,7 @@ LAYERS: dict[str, Layer] = {
         banned=frozenset({"sqlite3", "time"}),
     ),
     "drive": Layer(
-        ("drive",),
+        ("drive", "effects"),
         uses=("leaf", "seam", "model", "authoring", "drive"),
         types=("store protocol",),
         third_party=("orjson",),
@@ -79,7 +79,10 @@ LAYERS: dict[str, Layer] = {
         banned=frozenset({"json"}),
     ),
     "shells": Layer(
-        ("engine", "asking", "attempts", "inspection", "session", "threads", "blocking", "testing.simulation"),
+        (
+            *("engine", "session", "asking", "attempts", "threads", "leasing", "owner", "observing", "inspection"),
+            *("blocking", "testing.simulation"),
+        ),
         uses=("leaf", "seam", "model", "authoring", "drive", "store protocol", "stores", "shells"),
         third_party=("orjson",),
     ),
