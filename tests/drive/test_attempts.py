@@ -102,14 +102,16 @@ async def test_an_unknown_step_does_not_sink_its_sibling(world: World) -> None:
 async def test_an_interrupted_step_that_is_unknown_here(world: World) -> None:
     """The step runs elsewhere or was renamed: nothing is written, the running step stays as it is."""
 
+    entered = asyncio.Event()
+
     async def hang() -> None:
+        entered.set()
         await asyncio.Event().wait()
 
     flow = flow_of(hang, {"name": "tool"})
     async with world.engine(flow) as engine:
         started = asyncio.create_task(engine.start("flow", run_id="r"))
-        while not (await engine.list_run_ids()):
-            await asyncio.sleep(0)
+        await entered.wait()
         started.cancel()
         await asyncio.wait([started])
     other = Flow()
