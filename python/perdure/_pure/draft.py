@@ -10,7 +10,7 @@ from perdure._pure.json import quote
 from perdure.errors import PayloadTooLarge
 from perdure.instant import format_instant
 
-__all__ = ["Draft", "check_sizes", "encode", "make", "moment", "optional_text", "text_or_null"]
+__all__ = ["Draft", "check_sizes", "encode", "make", "moment", "text_or_null"]
 
 
 class Draft(NamedTuple):
@@ -29,10 +29,6 @@ def make(kind: str, **fields: str | None) -> Draft:
 
 def text_or_null(value: str | None) -> str:
     return "null" if value is None else quote(value)
-
-
-def optional_text(value: str | None) -> str | None:
-    return None if value is None else quote(value)
 
 
 def moment(ns: int) -> str:

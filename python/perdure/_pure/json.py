@@ -17,7 +17,6 @@ __all__ = [
     "LINE_DEPTH",
     "PART_DEPTH",
     "Span",
-    "check_lone_surrogates",
     "elements",
     "equal",
     "malformed",
@@ -218,7 +217,8 @@ def string(text: str, span: Span, what: str) -> str:
     if "\\" not in inner:
         return inner
     value = unescape(inner)
-    check_lone_surrogates(value, what)
+    if _find_surrogate(value):
+        raise shape(f"{what} holds a lone surrogate")
     return value
 
 
@@ -226,12 +226,6 @@ def unescape(inner: str) -> str:
     """The characters between two quotes with their escapes resolved; unpaired surrogates stay as they are."""
     value: str = json.loads(f'"{inner}"')
     return value
-
-
-def check_lone_surrogates(value: str, what: str) -> None:
-    """Refuses a string that cannot be written as UTF-8."""
-    if _find_surrogate(value):
-        raise shape(f"{what} holds a lone surrogate")
 
 
 def quote(value: str) -> str:
