@@ -11,6 +11,7 @@ that cannot be read.
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -121,6 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--commit", choices=get_args(CommitMode), default="staged", help="how engines commit (default: staged)"
     )
     given = parser.parse_args(arguments)
+    logging.getLogger("perdure").addHandler(logging.NullHandler())  # outcomes are discarded on purpose here
     try:
         report = run_files(
             given.files,

@@ -37,6 +37,7 @@ class Caller:
         self._world = world
         world.race = self._race  # type: ignore[method-assign]  # a world cannot make calls by itself
         self._slots: list[Result | None] = []
+        self._driving = False
 
     @property
     def during(self) -> list[Result]:
@@ -59,11 +60,9 @@ class Caller:
         return int(loads(history.decode().rstrip("\n").rpartition("\n")[2])["sequence"])
 
     async def _one(self, call: dict[str, Any]) -> Result:
-        arranged = await self._arranged(call)
-        if arranged is not None:
-            return arranged
         world = self._world
-        task = asyncio.create_task(self._result(world.engine, call))
+        self._driving = drives(call)
+        task = asyncio.create_task(self._result(call))
         either: list[asyncio.Future[Any]] = [task, world.crashed]
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if world.crashed.done():
@@ -87,31 +86,7 @@ class Caller:
             if same and result.at == shared.at:
                 self._slots[index] = Result(result.at, "joined")
 
-    # -- what is arranged for later, or done by hand ---------------------------------------------------------------
-
-    async def _arranged(self, call: dict[str, Any]) -> Result | None:
-        """Does a call that is none of the engine's; None if it is one."""
-        world = self._world
-        match call["op"]:
-            case "program":
-                world.program.rules = call["program"]
-            case "crash_from":
-                world.crash_from = call["sequence"]
-            case "builds":
-                await world.close()
-                world.builds = call["builds"]
-            case "advance":
-                await world.loop.sleep_until_ns(world.loop.clock_ns() + call["ms"] * _MS)
-            case "during":
-                world.loop.call_at_ns(
-                    world.loop.clock_ns() + call["after_ms"] * _MS, Phase.OTHERS, self._begin, call["call"]
-                )
-            case "race_at":
-                calls = call["call"] if isinstance(call["call"], list) else [call["call"]]
-                world.races.append(Race(call["sequence"], tuple(calls)))
-            case _:
-                return None
-        return Result(world.loop.clock_ns())
+    # -- calls of other clients ------------------------------------------------------------------------------------
 
     def _begin(self, call: dict[str, Any]) -> None:
         self._slots.append(None)
@@ -119,9 +94,8 @@ class Caller:
 
     async def _beside(self, slot: int, call: dict[str, Any]) -> None:
         """A call of another client of this engine, which joins the drive that is waiting."""
-        result = await self._result(self._world.engine, call)
-        joined = result.error is None and _OPS[call["op"]].drives and call.get("drive", True)
-        self._slots[slot] = Result(result.at, "joined") if joined else result
+        result = await self._result(call)
+        self._slots[slot] = Result(result.at, "joined") if result.error is None and drives(call) else result
         if call["op"] == "append_raw":
             self._world.loop.call_at_ns(result.at, Phase.STEPS, self._notice, call)
 
@@ -136,23 +110,49 @@ class Caller:
             return  # the drive that was joined tells it to its own caller
 
     async def _race(self, race: Race) -> None:
+        """Calls that another process gets in before a commit. One that would drive leaves that to the drive under way."""
         for call in race.calls:
-            self._slots.append(await self._result(self._world.other_client, call))
+            joins = self._driving and drives(call) and _OPS[call["op"]].can_append_only
+            result = await self._result({**call, "drive": False} if joins else call, by_other_process=True)
+            self._slots.append(Result(result.at, "joined") if joins and result.error is None else result)
 
-    # -- calls of an engine ----------------------------------------------------------------------------------------
+    # -- one call --------------------------------------------------------------------------------------------------
 
-    async def _result(self, engine: FlowEngine, call: dict[str, Any]) -> Result:
+    async def _result(self, call: dict[str, Any], *, by_other_process: bool = False) -> Result:
+        world = self._world
         try:
-            value = await self._perform(engine, call)
+            if call["op"] in _ARRANGED:
+                value = await self._arrange(call)
+            else:
+                value = await self._perform(world.other_client if by_other_process else world.engine, call)
         except FlowError as error:
-            return Result(self._world.loop.clock_ns(), error=error)
-        return Result(self._world.loop.clock_ns(), value)
+            return Result(world.loop.clock_ns(), error=error)
+        return Result(world.loop.clock_ns(), value)
+
+    async def _arrange(self, call: dict[str, Any]) -> int | None:
+        """What is arranged for later, or done by hand."""
+        world, now = self._world, self._world.loop.clock_ns()
+        match call["op"]:
+            case "append_raw":
+                return await world.append(call.get("run_id", world.run_id), call["event"])
+            case "program":
+                world.program.rules = call["program"]
+            case "crash_from":
+                world.crash_from = call["sequence"]
+            case "builds":
+                await world.set_builds(call["builds"])
+            case "advance":
+                await world.loop.sleep_until_ns(now + call["ms"] * _MS)
+            case "during":
+                world.loop.call_at_ns(now + call["after_ms"] * _MS, Phase.OTHERS, self._begin, call["call"])
+            case "race_at":
+                calls = call["call"] if isinstance(call["call"], list) else [call["call"]]
+                world.races.append(Race(call["sequence"], tuple(calls)))
+        return None
 
     async def _perform(self, engine: FlowEngine, call: dict[str, Any]) -> Any:
         world, op = self._world, call["op"]
         run_id = call.get("run_id", world.run_id)
-        if op == "append_raw":
-            return await world.append(run_id, call["event"])
         if op == "start":
             spec = WorkflowSpec.from_json(dumps(call.get("spec", world.row["spec"])).encode("utf-8", "surrogatepass"))
             given = plain(call.get("input", world.row["input"]))
@@ -203,18 +203,18 @@ class _Op:
     shape: Callable[[Any], Any] = _nothing
     of_a_run: bool = True
     drives: bool = False
+    can_append_only: bool = False  # takes `drive=False`
 
 
 _OPS: Final[dict[str, _Op]] = {
-    "append_raw": _Op(),
-    "start": _Op(drives=True),
+    "start": _Op(drives=True, can_append_only=True),
     "drive": _Op(_status, drives=True),
-    "resume_wait": _Op(drives=True),
-    "resume_hook": _Op(drives=True),
-    "dispose_hook": _Op(drives=True),
-    "resume_hook_by_token": _Op(list, of_a_run=False, drives=True),
-    "dispose_hook_by_token": _Op(list, of_a_run=False, drives=True),
-    "request_cancellation": _Op(_status, drives=True),
+    "resume_wait": _Op(drives=True, can_append_only=True),
+    "resume_hook": _Op(drives=True, can_append_only=True),
+    "dispose_hook": _Op(drives=True, can_append_only=True),
+    "resume_hook_by_token": _Op(list, of_a_run=False, drives=True, can_append_only=True),
+    "dispose_hook_by_token": _Op(list, of_a_run=False, drives=True, can_append_only=True),
+    "request_cancellation": _Op(_status, drives=True, can_append_only=True),
     "force_cancel": _Op(),
     "cancel": _Op(),
     "terminate_for_timeout": _Op(),
@@ -233,3 +233,10 @@ _OPS: Final[dict[str, _Op]] = {
     "list_run_ids": _Op(list, of_a_run=False),
     "run_summary": _Op(asdict, of_a_run=False),
 }
+_ARRANGED: Final = frozenset("append_raw program crash_from builds advance during race_at".split())
+
+
+def drives(call: dict[str, Any]) -> bool:
+    """Whether the call goes on to drive, where its row says so."""
+    known = _OPS.get(call["op"])
+    return known is not None and known.drives and call.get("drive", True) is not False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -10,6 +9,7 @@ from typing import Any, Final
 from perdure.errors import FlowError
 from perdure.instant import parse_instant
 from perdure.kernel import DEFAULT_MAX_EVENT_BYTES
+from perdure.stores.base import Append
 from perdure.testing import virtual_time
 from perdure.testing._conformance.calls import Caller, Result
 from perdure.testing._conformance.compare import (
@@ -39,7 +39,7 @@ class _Found:
     results: list[Result]
     sequences: list[int]
     during: list[Result]
-    steps: list[tuple[str, int]]
+    steps: list[tuple[str, str, int]]
     asks: int
     lines: dict[str, list[str]]
 
@@ -119,10 +119,9 @@ def _differs(what: str, expected: Any, found: Any) -> str | None:
     return None if expected == found else f"{what}: expected {dumps(expected)}, found {dumps(found)}"
 
 
-def _steps_differ(expected: list[list[Any]], found: list[tuple[str, int]]) -> str | None:
-    if Counter(map(tuple, expected)) == Counter(found):
-        return None
-    return f"step executions: expected {dumps(sorted(expected))}, found {dumps(sorted(found))}"
+def _steps_differ(expected: list[list[Any]], found: list[tuple[str, str, int]]) -> str | None:
+    """As a multiset: which attempts ran, however they were interleaved."""
+    return _differs("step executions", sorted(expected), sorted([step_id, attempt] for _, step_id, attempt in found))
 
 
 def _results_differ(
@@ -211,8 +210,9 @@ def continue_case(row: Row, setup: Setup) -> str | None:
     for cut in range("crash" in row.data["tags"], len(recorded["lines"]) + 1):
         prefix = recorded["lines"][:cut]
         start_ns = parse_instant(loads(prefix[-1])["timestamp"]) if prefix else _START_NS
-        found = _play(row, setup, start_ns, prefix).lines.get(run_id, [])
-        if problem := _ends_differ(setup, run_id, recorded["snapshots"], found):
+        found = _play(row, setup, start_ns, prefix)
+        problem = _ends_differ(setup, run_id, recorded["snapshots"], found.lines.get(run_id, []))
+        if problem := problem or _ran_again(run_id, prefix, found.steps):
             return f"continued from {cut} events: {problem}"
     return None
 
@@ -225,6 +225,19 @@ def _ends_differ(setup: Setup, run_id: str, snapshots: list[str], found: list[st
     return problem and f"final snapshot {problem}"
 
 
+def _ran_again(run_id: str, prefix: Sequence[str], steps: list[tuple[str, str, int]]) -> str | None:
+    """An outcome that was committed is never computed again (R18)."""
+    attempts: dict[str, int] = {}
+    settled = set()
+    for event in (loads(line)["event"] for line in prefix):
+        if event["type"] == "step_started":
+            attempts[event["step_id"]] = event["attempt"]
+        elif event["type"] in ("step_completed", "step_retrying", "step_failed", "step_non_retryable"):
+            settled.add((run_id, event["step_id"], attempts[event["step_id"]]))
+    again = sorted(settled.intersection(steps))
+    return f"steps: expected no committed outcome to be computed again, found {dumps(again)}" if again else None
+
+
 async def _put(world: World, run_id: str, lines: Sequence[str]) -> None:
     """Puts a prefix into the store, each event with its own timestamp; runs it links to are put there first."""
     events = []
@@ -235,6 +248,6 @@ async def _put(world: World, run_id: str, lines: Sequence[str]) -> None:
         recorded = world.row["recorded"]["runs"].get(linked)
         if recorded and linked != run_id and linked not in await world.store.run_ids():
             await _put(world, linked, recorded["lines"])
-    (answer,) = await world.store.commit([await world.batch(run_id, events)])
+    (answer,) = await world.store.commit([Append(await world.batch(run_id, events))])
     if isinstance(answer, FlowError):
         raise answer

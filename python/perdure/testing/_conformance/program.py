@@ -29,7 +29,7 @@ class Program:
     rules: list[dict[str, Any]]
     outcomes: Mapping[str, list[dict[str, Any]]]
     asks: int = 0
-    steps: list[tuple[str, int]] = field(default_factory=list)
+    steps: list[tuple[str, str, int]] = field(default_factory=list)  # run, step, attempt
 
     def run_workflow(self, invocation: WorkflowInvocation) -> RuntimeCommand:
         """The first rule whose conditions all hold."""
@@ -44,7 +44,7 @@ class Program:
 
     async def run_step(self, invocation: StepInvocation) -> Any:
         """The listed outcome of this attempt; the last one repeats."""
-        self.steps.append((invocation.step_id, invocation.attempt))
+        self.steps.append((invocation.run_id, invocation.step_id, invocation.attempt))
         listed = self.outcomes.get(invocation.step_id) or self.outcomes.get(invocation.step_name) or [{"ok": None}]
         outcome = listed[min(invocation.attempt, len(listed)) - 1]
         timeout_ms = outcome.get("timeout_ms", 0)

@@ -12,12 +12,12 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from perdure.builds import RuntimeBuildCompatibility
-from perdure.drive import CommitMode
+from perdure.effects import CommitMode
 from perdure.engine import FlowEngine
 from perdure.errors import EventConflict, FlowError, RunNotFound
 from perdure.kernel import DEFAULT_MAX_EVENT_BYTES, Batch, Kernel, KernelName, load
 from perdure.stores import MemoryEventStore, SqliteEventStore
-from perdure.stores.base import ActiveHook, Committed, FlowEventStore, RunFilter, RunPage, RunSummary, Wakeup
+from perdure.stores.base import ActiveHook, Append, Committed, FlowEventStore, RunFilter, RunPage, RunSummary, Wakeup
 from perdure.testing._conformance.program import Program
 from perdure.testing._conformance.values import dumps
 from perdure.testing.virtual_time import Phase, VirtualTimeLoop
@@ -123,6 +123,7 @@ class World:
             max_event_bytes=row.get("max_event_bytes", DEFAULT_MAX_EVENT_BYTES),
             commit=self.setup.commit,
             record_tracebacks=False,
+            lease=False,
             builds=admission or None,
             clock=self.loop.clock_ns,
         )
@@ -133,6 +134,12 @@ class World:
             if engine is not None:
                 await engine.close()
         self._engine = self._other = None
+
+    async def set_builds(self, builds: dict[str, Any] | None) -> None:
+        """Goes on with an engine of these builds. Raises `InvalidRuntimeBuildId`."""
+        await self.close()
+        self.builds = builds
+        self._engine = self._new_engine(ClientStore(self.store.inner, self, ordered=True))
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Lets work of another client run beside the call that is under way."""
@@ -157,7 +164,7 @@ class World:
         async with self._raw:
             while True:
                 batch = await self.batch(run_id, [(dumps(event), self.loop.clock_ns())])
-                (answer,) = await self.store.commit([batch])
+                (answer,) = await self.store.commit([Append(batch)])
                 if isinstance(answer, Committed):
                     return answer.last_sequence
                 if not isinstance(answer, EventConflict):
@@ -204,11 +211,11 @@ class ClientStore:
     world: World
     ordered: bool
 
-    async def commit(self, batches: Sequence[Batch]) -> Sequence[Committed | FlowError]:
+    async def commit(self, appends: Sequence[Append]) -> Sequence[Committed | FlowError]:
         if self.ordered:
-            await self.world.before_commit(batches)
+            await self.world.before_commit([append.batch for append in appends])
         with self.world.loop.outside_work():
-            answers = await self.inner.commit(batches)
+            answers = await self.inner.commit(appends)
         if self.ordered:
             await self.world.after_commit()
         return answers
