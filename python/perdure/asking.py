@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 
 from perdure.attempts import plan_of
 from perdure.commands import RuntimeCommand
-from perdure.drive import Asked
+from perdure.effects import Asked
 from perdure.errors import FlowError, StepNotRegistered, WorkflowNotRegistered, WorkflowRaised
 from perdure.flow import FlowRuntime, WorkflowInvocation
 from perdure.kernel import Reads

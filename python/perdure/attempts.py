@@ -8,17 +8,19 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import cast
+from typing import Final, cast
 
-from perdure.drive import Attempt, Outcome
+from perdure.effects import Attempt, Outcome
+from perdure.errors import RetryAfter
 from perdure.flow import FlowRuntime, StepInvocation
-from perdure.outcome import completed_outcome, failure_outcome, timeout_outcome
+from perdure.outcome import completed_outcome, failure_outcome, suggested_ms, timeout_outcome
 from perdure.step import StepContext, StepPlan
 from perdure.threads import StepThreads
 
 __all__ = ["Attempts"]
 
 _log = logging.getLogger("perdure")
+_MAX_SUGGESTION_MS: Final = 2**64 - 1
 
 
 @dataclass(slots=True, eq=False)
@@ -116,9 +118,9 @@ class Attempts:
         except asyncio.CancelledError as error:
             if live.over:  # ours: the attempt was let go
                 raise
-            result = failure_outcome(error, self.record_tracebacks)
+            result = self._failure(error, invocation)
         except Exception as error:  # noqa: BLE001 - whatever a step raises is its outcome
-            result = failure_outcome(error, self.record_tracebacks)
+            result = self._failure(error, invocation)
         except BaseException as error:  # noqa: BLE001 - KeyboardInterrupt and SystemExit are handed to the drive
             result = error
         self._finish(live, result)
@@ -128,7 +130,15 @@ class Attempts:
             value = self.runtime.run_step(invocation)
             return completed_outcome(value, self.record_tracebacks)
         except Exception as error:  # noqa: BLE001 - whatever a step raises is its outcome
-            return failure_outcome(error, self.record_tracebacks)
+            return self._failure(error, invocation)
+
+    def _failure(self, error: BaseException, invocation: StepInvocation) -> bytes:
+        if isinstance(error, RetryAfter) and not 0 < (suggested_ms(error.delay) or 0) <= _MAX_SUGGESTION_MS:
+            _log.warning(
+                "run %s step %s attempt %d: the delay of its RetryAfter is out of range and ignored",
+                *(invocation.run_id, invocation.step_id, invocation.attempt),
+            )
+        return failure_outcome(error, self.record_tracebacks)
 
     def _finish(self, live: _Live, result: bytes | BaseException) -> None:
         if live.over:

@@ -1,158 +1,52 @@
-"""The drive: one generator that carries a run on (rulings §G, as on a store without leases).
+"""The drive: one generator that carries a run on (rulings §G).
 
-It does no I/O. It yields effects and is sent their results, so the asyncio shell and the simulator share every line
-of it:
-
-    Load          → the lines past a sequence
-    Commit        → `Accepted` (the batch it made of the view), or the store's refusal
-    StartSteps    → None; the attempts now run
-    Release       → None; these attempts no longer count: tell them, then let them go
-    NextOutcomes  → `Taken`: what finished, and what the shell noticed meanwhile
-
-A store error or a cancellation is thrown into the generator and ends it; whoever runs it then lets the live attempts
-go. Between two effects the run is nobody else's: the shell holds the run's lock except while `NextOutcomes` waits.
+It does no I/O. It yields the effects of `effects.py` and is sent their results, so the asyncio shell and the simulator
+share every line of it. A store error or a cancellation is thrown into the generator and ends it; whoever runs it then
+lets the live attempts go. Between two effects the run is nobody else's: the shell holds the run's lock except while
+`NextOutcomes` waits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal
 
 import orjson
 
-from perdure.errors import EventConflict, FlowError, InvalidTransition, ReplayLimitExceeded
-from perdure.kernel import Batch, Reads, Run, View
+from perdure.effects import (
+    Accepted,
+    Attempt,
+    Commit,
+    DriveOptions,
+    Effect,
+    Failed,
+    HistoryNeeded,
+    Load,
+    Look,
+    NextOutcomes,
+    Opening,
+    Outcome,
+    Program,
+    Release,
+    Standing,
+    StartSteps,
+    Taken,
+)
+from perdure.errors import (
+    EventConflict,
+    FlowError,
+    HistoryLimitExceeded,
+    InvalidTransition,
+    LeaseHeld,
+    LeaseLost,
+    ReplayLimitExceeded,
+)
+from perdure.kernel import Reads, Run, View
 
-__all__ = [
-    "Accepted",
-    "Asked",
-    "Attempt",
-    "Commit",
-    "CommitMode",
-    "Drive",
-    "DriveOptions",
-    "Effect",
-    "HistoryNeeded",
-    "Load",
-    "NextOutcomes",
-    "Opening",
-    "Outcome",
-    "Program",
-    "Release",
-    "StartSteps",
-    "Taken",
-]
+__all__ = ["Drive", "Steps"]
 
-CommitMode = Literal["staged", "each"]
-
-
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    """One attempt of a step, to be launched or live."""
-
-    step_id: str
-    attempt: int
-    step_name: str
-    input: bytes
-    timeout_ms: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How an attempt ended; `outcome` is the JSON of `Reads.settle`."""
-
-    step_id: str
-    attempt: int
-    outcome: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    after: int
-
-
-@dataclass(frozen=True, slots=True)
-class Commit:
-    view: View
-
-
-@dataclass(frozen=True, slots=True)
-class StartSteps:
-    attempts: tuple[Attempt, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Release:
-    """`ended`: the run is over, so nobody waits any longer (R20); else the attempts get a grace period (R21)."""
-
-    attempts: tuple[tuple[str, int], ...]
-    ended: bool
-
-
-@dataclass(frozen=True, slots=True)
-class NextOutcomes:
-    until: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Accepted:
-    batch: Batch
-
-
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """`horizon`: the latest that a joining call handed over, or None. `foreign`: another process may have appended."""
-
-    outcomes: tuple[Outcome, ...]
-    horizon: int | None = None
-    foreign: bool = False
-
-
-Effect = Load | Commit | StartSteps | Release | NextOutcomes
 Steps = Generator[Effect, object, None]
-
-
-class HistoryNeeded(BaseException):
-    """The workflow reads `ctx.history`, which this drive has not loaded yet. Not an Exception: workflow code must not
-    catch it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """What the workflow answered: the command's JSON, and the attempt time limits it names, in ms."""
-
-    command: bytes
-    timeouts: Mapping[str, int]
-
-
-class Program(Protocol):
-    """The workflow side of a drive: pure functions of what they are given."""
-
-    def ask(self, reads: Reads, history: Callable[[], bytes]) -> Asked:
-        """One call of the workflow. Raises a `FlowError`; `HistoryNeeded` passes through."""
-        ...
-
-    def timeout_ms(self, step_name: str, step_id: str) -> int | None:
-        """The step's declared time limit. Raises `StepNotRegistered`."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class DriveOptions:
-    limit: int  # passes and conflicts in a row (R6)
-    concurrency: int  # live attempts per run (R26)
-    mode: CommitMode
-
-
-@dataclass(frozen=True, slots=True)
-class Opening:
-    """How a drive begins. `start`: the JSON of the start call, for a run that may not exist yet (R17).
-    `due`: complete the waits due at this instant with the first commit (R9)."""
-
-    horizon: int
-    start: bytes | None = None
-    due: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,12 +101,18 @@ class Drive:
     known_sequence: int = 0
     _timeouts: dict[str, int] = field(default_factory=dict)
     _lines: bytes | None = None
+    _held: bool = False
+    _parked: int = -1
+    _aside: bool = False
+    _began: bool = False
 
     def steps(self) -> Steps:
         """Runs until the run is suspended or terminal; raises the first refusal (R14)."""
         self._horizon, self._concurrency = self.opening.horizon, self.options.concurrency
-        self._open()
-        while True:
+        yield from self._look()
+        if not self._aside:
+            self._open()
+        while not self._aside:
             if self.run.terminal:
                 yield from self._end()
                 return
@@ -222,8 +122,8 @@ class Drive:
                 yield from self._commit_outcomes(clock)
                 continue
             if closing := view.closing():
-                refusal = yield from self._commit(view.stage(closing, clock))
-                if refusal is not None and not isinstance(refusal, EventConflict):
+                refusal = yield from self._commit(Commit(view.stage(closing, clock)))
+                if refusal is not None and not isinstance(refusal, EventConflict | LeaseHeld):
                     raise refusal
                 continue
             if self._broken is not None:
@@ -233,6 +133,17 @@ class Drive:
                 return
 
     # -- the parts of the loop -------------------------------------------------------------------------------------
+
+    def _look(self) -> Steps:
+        """Another owner's live lease: it does what is due, this drive stands aside (R2)."""
+        self._held = self.opening.held
+        if not self.options.leases or self._held or self.run.last_sequence == 0:
+            return
+        standing = yield Look()
+        if not isinstance(standing, Standing):
+            raise TypeError(f"Look was answered with {type(standing).__name__}")
+        self._parked = standing.parked
+        self._aside = standing.held_elsewhere and not self.opening.take_over
 
     def _open(self) -> None:
         run, opening = self.run, self.opening
@@ -263,52 +174,61 @@ class Drive:
         alone = self._staged[0].kind in ("created", "started")
         later = self._staged[1:] if alone else []
         part = self._staged[: len(self._staged) - len(later)]
-        yield from self._commit(self.run.stage(_drafts(part), clock), later)
+        yield from self._commit(Commit(self.run.stage(_drafts(part), clock)), later)
 
     def _settle_broken(self, view: View, broken: FlowError) -> Steps:
-        """Ask no more, start nothing; record what the running attempts still bring, then raise (R1, R14)."""
-        if self._staged:
-            refusal = yield from self._commit(view)
+        """Ask no more, start nothing; record what the running attempts still bring, then raise (R1, R14). The lease is
+        given back with the last of it."""
+        last = not self.live
+        if self._staged or (last and self._held):
+            refusal = yield from self._commit(Commit(view, "fail" if last else "keep", error=broken))
             if isinstance(refusal, EventConflict):
                 return
             if refusal is not None:
                 self._staged = []
-        if not self.live:
+        elif last and self.options.leases:
+            yield Failed(broken)
+        if last:
             raise broken
         if not self.run.terminal:
             self._staged = yield from self._take()
 
     def _pass(self, view: View, clock: int) -> Generator[Effect, object, bool]:
         """One pass: ask if there is something to see, commit, launch, wait. True when the drive ends suspended."""
-        ends = False
+        ends = accepted = False
         if self._staged:
             self._counted = 0
-        if self._asked is None or view.last_visible > self._asked:
-            self._asked = view.last_sequence
-            try:
-                view, ends = yield from self._decide(view, clock)
-            except FlowError as error:
-                self._broken = error
-                return False
         try:
+            if self._asked is None or view.last_visible > self._asked:
+                self._asked = view.last_sequence
+                view, ends = yield from self._decide(view, clock)
+                accepted = True
             launches, view = ([], view) if ends else self._plan(view, clock)
         except FlowError as error:
             self._broken = error
             return False
-        if view.last_sequence > self.run.last_sequence:
-            refusal = yield from self._commit(view)
+        parks = not (ends or launches or self.live) and view.last_visible <= self._asked
+        commits = view.last_sequence > self.run.last_sequence or self._owes_lease(parks, bool(launches))
+        if commits:
+            refusal = yield from self._commit(Commit(view, "park" if parks else "keep", accepted))
             if refusal is not None:
                 return False
         self._restarts = []
         if launches and not self.run.terminal:
             self.live.update(dict.fromkeys((a.step_id, a.attempt) for a in launches))
-            yield StartSteps(tuple(launches))
+            yield StartSteps(tuple(launches), renew=self.options.leases and not commits)
         if self.run.terminal or self.run.last_visible > self._asked:
             return False
         if not self.live:
             return True
         self._staged = yield from self._take()
         return False
+
+    def _owes_lease(self, parks: bool, launches: bool) -> bool:
+        """Whether the lease columns change although no event does (§G): a claim before a launch, or a parking."""
+        if not self.options.leases:
+            return False
+        return (launches and not self._held) or (parks and (self._held or self._parked < self.run.last_sequence))
 
     def _decide(self, view: View, clock: int) -> Generator[Effect, object, tuple[View, bool]]:
         while True:
@@ -327,7 +247,10 @@ class Drive:
         if decision.concurrency is not None:
             self._concurrency = min(self.options.concurrency, decision.concurrency)
         self._timeouts.update(asked.timeouts)
-        return view.stage(decision.drafts, clock), decision.ends
+        staged = view.stage(decision.drafts, clock)
+        if decision.drafts and not decision.ends and staged.last_sequence > self.options.max_events:
+            raise HistoryLimitExceeded(view.run_id, self.options.max_events)
+        return staged, decision.ends
 
     def _history(self, view: View) -> bytes:
         """All lines the workflow may see; staged events have no id yet and show an empty one."""
@@ -356,32 +279,48 @@ class Drive:
 
     # -- commit and conflict ---------------------------------------------------------------------------------------
 
-    def _commit(self, view: View, later: Sequence[_Staged] = ()) -> Generator[Effect, object, FlowError | None]:
-        """Commits what `view` stages: all that is staged but `later`, and perhaps a decision. On a refusal says
+    def _commit(self, commit: Commit, later: Sequence[_Staged] = ()) -> Generator[Effect, object, FlowError | None]:
+        """Commits what the view stages: all that is staged but `later`, and perhaps a decision. On a refusal says
         which, and leaves the state as the next turn needs it."""
-        if view.last_sequence == self.run.last_sequence:
-            return None
-        answer = yield Commit(view)
+        answer = yield commit
         if isinstance(answer, Accepted):
             self.run.accept(answer.batch)
             self._staged = self._staged[: len(self._staged) - len(later)]
-            self._after_commit(answer.batch)
+            self._after_commit(answer, commit)
             self._staged = list(later)
             return None
         if not isinstance(answer, FlowError):
             raise TypeError(f"Commit was answered with {type(answer).__name__}")
         if isinstance(answer, EventConflict):
             yield from self._conflict()
+        elif isinstance(answer, LeaseHeld):
+            yield from self._stand_aside(answer)
+        elif isinstance(answer, LeaseLost):
+            raise answer
         elif self._broken is None:
             self._broken = answer
         return answer
+
+    def _stand_aside(self, refusal: LeaseHeld) -> Steps:
+        """The first commit met another owner's lease: that owner goes on with the run (R2)."""
+        if self._began or not self.options.leases:
+            raise refusal
+        self._aside = True
+        created = any(s.kind == "created" for s in self._staged)
+        yield from self._extend()
+        if created and self.opening.start is not None:
+            self.run.control(self.opening.start, self.clock())
 
     def _restarted(self, reads: Reads) -> list[tuple[str, int]]:
         """Attempts that follow a staged immediate retry; each keeps the slot of the one before it (R25, R26)."""
         following = [(s.subject, s.attempt + 1) for s in self._staged if s.kind == "step"]
         return [key for key in following if _runs_at(reads, *key)]
 
-    def _after_commit(self, batch: Batch) -> None:
+    def _after_commit(self, accepted: Accepted, commit: Commit) -> None:
+        batch = accepted.batch
+        self._began, self._held = True, accepted.held
+        if commit.after == "park":
+            self._parked = batch.last_sequence
         self.completed_waits += [s.subject for s in self._staged if s.kind == "wait"]
         self._restarts = self._restarted(self.run)
         self._conflicts = 0

@@ -8,8 +8,10 @@ import uuid
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from datetime import timedelta
 from hashlib import sha256
+from random import Random
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
@@ -20,7 +22,7 @@ from perdure import payload
 from perdure.asking import RuntimeProgram, spec_of
 from perdure.attempts import Attempts
 from perdure.builds import RuntimeBuildCompatibility, admit
-from perdure.drive import Accepted, CommitMode, DriveOptions, Opening, Outcome
+from perdure.effects import Accepted, CommitMode, DriveOptions, Opening, Outcome
 from perdure.errors import (
     EngineClosed,
     EventConflict,
@@ -32,7 +34,8 @@ from perdure.errors import (
 from perdure.flow import FlowRuntime
 from perdure.inspection import Inspection
 from perdure.instant import Instant
-from perdure.kernel import DEFAULT_MAX_EVENT_BYTES, Control, KernelName, Run
+from perdure.kernel import DEFAULT_MAX_EVENT_BYTES, Batch, KernelName, Run
+from perdure.leasing import LeaseKeeper, Leasing
 from perdure.model import (
     ChildOperationReference,
     Envelope,
@@ -40,9 +43,11 @@ from perdure.model import (
     WorkflowRunSnapshot,
     WorkflowSpec,
 )
+from perdure.observing import Observer, ObserverQueue
+from perdure.owner import is_dead, make_owner
 from perdure.session import ActiveDrive, Session, Shell
 from perdure.stores import MemoryEventStore, open_store
-from perdure.stores.base import FlowEventStore, Wakeup
+from perdure.stores.base import Claimed, FlowEventStore, Wakeup
 from perdure.threads import StepThreads
 from perdure.wire import Moment, moment_ns
 
@@ -51,12 +56,41 @@ __all__ = ["FlowEngine"]
 _log = logging.getLogger("perdure")
 
 T = TypeVar("T")
-_CACHED_RUNS: Final = 1024
 _OPENING: Final = frozenset({"start", "drive", "resume_scheduled_run", "resume_due_waits", "resume_due_retries"})
 _WHITE_SPACE: Final = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(
     map(chr, range(0x2000, 0x200B))
 )
 """The code points of Unicode's White_Space property (R33)."""
+
+
+@dataclass(slots=True)
+class HostCall:
+    """One host call under way. `due`: the instant a scheduled resume was given; `own_waits`: those this call
+    completed."""
+
+    run_id: str
+    call: Mapping[str, object]
+    due: int | None = None
+    look: Callable[[Run], None] | None = None
+    claimed: Claimed | None = None
+    take_over: bool = False
+    own_waits: list[str] = field(default_factory=list)
+    text: bytes = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.text = orjson.dumps(self.call)
+
+    @property
+    def starts(self) -> bool:
+        return self.call["op"] == "start"
+
+    @property
+    def opens_drive(self) -> bool:
+        return self.call["op"] in _OPENING
+
+    @property
+    def completes_waits(self) -> bool:
+        return self.due is not None and self.call["op"] != "resume_due_retries"
 
 
 class FlowEngine(Inspection):
@@ -82,6 +116,14 @@ class FlowEngine(Inspection):
         clock: Callable[[], int] | None = None,
         store_patience: timedelta = timedelta(seconds=60),
         cancel_grace: timedelta = timedelta(seconds=10),
+        lease: bool = True,
+        lease_ttl: timedelta = timedelta(seconds=30),
+        poll_interval: timedelta = timedelta(milliseconds=50),
+        max_failures: int = 20,
+        max_history_events: int = 200_000,
+        cache_bytes: int = 64 * 1024 * 1024,
+        observer: Observer | None = None,
+        random: Random | None = None,
     ) -> None:
         if concurrency < 1:
             raise ValueError(f"concurrency must be at least 1, not {concurrency}")
@@ -100,16 +142,31 @@ class FlowEngine(Inspection):
         self._grace = cancel_grace
         self._sessions: OrderedDict[str, Session] = OrderedDict()
         self._closed = False
+        self._cache_bytes = cache_bytes
+        self._observing = ObserverQueue(observer) if observer is not None else None
+        leasing = Leasing(
+            store=self.store,
+            owner=make_owner(),
+            ttl_ns=lease_ttl // timedelta(microseconds=1) * 1_000,
+            enabled=lease,
+            build=builds.current if builds is not None else None,
+            max_failures=max_failures,
+            is_dead=is_dead,
+            random=random or Random(),
+        )
+        self._keeper = LeaseKeeper(leasing, lambda: list(self._sessions.values()), poll_interval.total_seconds())
         self._shell = Shell(
             kernel=self._kernel,
             store=self.store,
-            options=DriveOptions(self._limit, concurrency, commit),
+            options=DriveOptions(self._limit, concurrency, commit, lease, max_history_events),
             max_event_bytes=max_event_bytes,
             patience_seconds=store_patience.total_seconds(),
             clock=clock or self.store.clock,
             program=lambda run_id: RuntimeProgram(runtime, run_id),
             attempts=self._attempts,
             discarded=_log_discarded,
+            committed=self._observe,
+            leasing=leasing,
         )
 
     @classmethod
@@ -134,6 +191,9 @@ class FlowEngine(Inspection):
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+        await self._keeper.close()
+        if self._observing is not None:
+            await self._observing.close()
         self._threads.close()
         if self._owns_store:
             await self.store.close()
@@ -180,9 +240,27 @@ class FlowEngine(Inspection):
         """`start`, then the run's snapshot."""
         return await self.snapshot(await self.start(workflow, input, run_id=run_id))
 
-    async def drive(self, run_id: str) -> WorkflowRunSnapshot:
-        """Carries a run on until it ends or suspends. Raises `RunNotFound`, and the first refusal of the drive."""
-        return await self._call_snapshot(run_id, {"op": "drive"})
+    async def drive(self, run_id: str, *, take_over: bool = False) -> WorkflowRunSnapshot:
+        """Carries a run on until it ends or suspends. While another process holds the run's lease this executes nothing
+        and gives the snapshot, unless `take_over` claims the lease regardless; its owner's next commit is then refused
+        (R2). Raises `RunNotFound`, and the first refusal of the drive."""
+        return await self._call_snapshot(run_id, {"op": "drive"}, take_over=take_over)
+
+    async def drive_claimed(self, claimed: Claimed) -> WorkflowRunSnapshot:
+        """Drives a run whose lease `store.claim` gave to this engine's `owner`, as a worker does: what is due at the
+        claim is completed first, and a failure is counted on the run (R9, R44)."""
+        await self._call(claimed.run_id, {"op": "drive"}, due=claimed.now, claimed=claimed)
+        return await self.snapshot(claimed.run_id)
+
+    @property
+    def owner(self) -> str:
+        """This engine's identity as a holder of leases (R2)."""
+        return self._shell.leasing.owner
+
+    async def release_hold(self, run_id: str) -> bool:
+        """Lets workers take a held run again, after its code was repaired (R43). False if it was not held."""
+        self._kernel.check_run_id(run_id)
+        return await self.store.release_hold(run_id)
 
     # -- waits and retries -----------------------------------------------------------------------------------------
 
@@ -314,100 +392,113 @@ class FlowEngine(Inspection):
 
     # -- how a call is made ----------------------------------------------------------------------------------------
 
-    async def _call_snapshot(self, run_id: str, call: Mapping[str, object]) -> WorkflowRunSnapshot:
+    async def _call_snapshot(
+        self, run_id: str, call: Mapping[str, object], *, take_over: bool = False
+    ) -> WorkflowRunSnapshot:
         self._kernel.check_run_id(run_id)
-        await self._call(run_id, call)
+        await self._call(run_id, call, take_over=take_over)
         return await self.snapshot(run_id)
 
-    async def _call(
-        self,
-        run_id: str,
-        call: Mapping[str, object],
-        *,
-        due: int | None = None,
-        look: Callable[[Run], None] | None = None,
-    ) -> list[str]:
+    async def _call(self, run_id: str, call: Mapping[str, object], **options: Any) -> list[str]:
         """Judges the call, appends what is its own, drives where its row says so; gives the waits this call
         completed."""
+        self._kernel.check_run_id(run_id)
         try:
-            return await self._make_call(run_id, call, due, look)
+            return await self._make_call(HostCall(run_id, call, **options))
         except FlowError as error:
             error.run_id = error.run_id or run_id
             raise
 
-    async def _make_call(
-        self, run_id: str, call: Mapping[str, object], due: int | None, look: Callable[[Run], None] | None
-    ) -> list[str]:
-        self._kernel.check_run_id(run_id)
-        text = orjson.dumps(call)
-        starts = call["op"] == "start"
-        own_waits: list[str] = []
+    async def _make_call(self, call: HostCall) -> list[str]:
         while True:
-            async with self._locked(run_id) as session:
-                run = await (session.load_or_new() if starts else session.load())
+            async with self._locked(call.run_id) as session:
+                run = await (session.load_or_new() if call.starts else session.load())
                 if run.last_sequence == 0 and session.active is not None:
                     created = session.active.created  # another start of this run is creating it: compare with that
                 else:
-                    if look is not None:
-                        look(run)
-                    control = await self._append(session, run, text, call, due, own_waits)
-                    if not control.drive:
-                        return own_waits
-                    active, joined = self._join(session, text if starts else None, call, due)
+                    if call.look is not None:
+                        call.look(run)
+                    try:
+                        if not await self._append(session, run, call):
+                            return call.own_waits
+                    except FlowError:
+                        await self._decline(session, call)
+                        raise
+                    active, joined = self._join(session, call)
                     break
             await created.wait()
         try:
             await session.wait(active)
         finally:
             self._keep(session)
-        return own_waits if joined else [*own_waits, *active.drive.completed_waits]
+        return call.own_waits if joined else [*call.own_waits, *active.drive.completed_waits]
 
-    async def _append(
-        self, session: Session, run: Run, text: bytes, call: Mapping[str, object], due: int | None, own_waits: list[str]
-    ) -> Control:
-        """Appends the call's own events. Those that open a drive (creation, start, waits due) ride on its first
-        commit (R9, R17)."""
+    async def _append(self, session: Session, run: Run, call: HostCall) -> bool:
+        """Appends the call's own events and says whether it goes on to drive. What opens a drive (creation, start,
+        waits due) rides on its first commit (R9, R17)."""
         for _ in range(self._limit):
             clock = session.clock()
-            control = run.control(text, clock)
+            control = run.control(call.text, clock)
             if control.admit:
                 admit(self.builds, session.run_id, self._build(run, call))
             drafts = control.drafts
-            if control.drive and call["op"] in _OPENING:
-                joins = session.active is not None and due is not None and call["op"] != "resume_due_retries"
-                drafts = run.due_waits(due) if joins and due is not None else []
+            if control.drive and call.opens_drive:
+                joins = session.active is not None and call.completes_waits
+                drafts = run.due_waits(call.due) if joins and call.due is not None else []
             if not drafts:
-                return control
-            answer = await session.commit(run.stage(drafts, clock))
+                return control.drive
+            claims = control.drive and session.active is None
+            view = run.stage(drafts, clock)
+            answer = await session.commit(view, self._shell.leasing.for_call() if claims else None)
             if isinstance(answer, Accepted):
                 run.accept(answer.batch)
-                if due is not None:
-                    own_waits += [orjson.loads(draft)["wait_id"] for draft in drafts]
+                self._observe(run, answer.batch)
+                if call.due is not None:
+                    call.own_waits += [orjson.loads(draft)["wait_id"] for draft in drafts]
                 if session.active is not None:
                     session.active.wake()
-                return control
+                # Where another owner's lease is live, its drive sees these events and this call is done (R2).
+                return control.drive and (answer.held or not claims or not self._shell.leasing.enabled)
             if not isinstance(answer, EventConflict):
                 raise answer
             await session.extend()
         raise ReplayLimitExceeded(self._limit)
 
-    def _join(
-        self, session: Session, start: bytes | None, call: Mapping[str, object], due: int | None
-    ) -> tuple[ActiveDrive, bool]:
-        horizon = session.clock() if due is None else due
+    async def _decline(self, session: Session, call: HostCall) -> None:
+        """A claimed run that is not driven after all goes back at once."""
+        if call.claimed is not None and session.active is None:
+            session.epoch = call.claimed.epoch
+            await session.give_back()
+
+    def _join(self, session: Session, call: HostCall) -> tuple[ActiveDrive, bool]:
+        horizon = session.clock() if call.due is None else call.due
         active, joined = session.active, True
         if active is None:
-            waits = due if call["op"] != "resume_due_retries" else None
-            active, joined = session.begin(Opening(horizon, start, waits)), False
+            if call.claimed is not None:
+                session.epoch = call.claimed.epoch
+            opening = Opening(
+                horizon,
+                call.text if call.starts else None,
+                call.due if call.completes_waits else None,
+                held=session.epoch is not None,
+                take_over=call.take_over,
+                worker=call.claimed is not None,
+            )
+            active, joined = session.begin(opening), False
+            self._keeper.wake()
         else:
             active.hand_over(horizon)
         active.waiters += 1
         return active, joined
 
-    def _build(self, run: Run, call: Mapping[str, object]) -> str | None:
+    def _observe(self, run: Run, batch: Batch) -> None:
+        if self._observing is not None and batch.lines:
+            self._observing.put(run, batch)
+
+    def _build(self, run: Run, call: HostCall) -> str | None:
         if run.last_sequence:
             return run.build_id
-        spec = orjson.loads(orjson.dumps(call["spec"]))
+        spec = orjson.loads(orjson.dumps(call.call["spec"]))
         return spec.get("runtime_build_id") if isinstance(spec, dict) else None
 
     async def _find_hook(self, token: str) -> tuple[str, str]:
@@ -450,11 +541,13 @@ class FlowEngine(Inspection):
             self._sessions.pop(session.run_id, None)
             return
         self._sessions.move_to_end(session.run_id)
-        while len(self._sessions) > _CACHED_RUNS:
-            oldest = next(iter(self._sessions.values()))
-            if oldest.users or oldest.active is not None:
+        total = sum(s.size for s in self._sessions.values())
+        for oldest in list(self._sessions.values()):
+            if total <= self._cache_bytes:
                 return
-            del self._sessions[oldest.run_id]
+            if not oldest.users and oldest.active is None:
+                total -= oldest.size
+                del self._sessions[oldest.run_id]
 
     def _attempts(self, run_id: str, on_outcome: Callable[[], None]) -> Attempts:
         return Attempts(self.runtime, run_id, self._threads, self._record_tracebacks, self._grace, on_outcome)

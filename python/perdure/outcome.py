@@ -12,7 +12,7 @@ from perdure.errors import NonRetryable, RetryAfter, Serialization
 from perdure.payload import encode
 from perdure.wire import Part, ceil_ms, object_json
 
-__all__ = ["completed_outcome", "failure_outcome", "timeout_outcome"]
+__all__ = ["completed_outcome", "failure_outcome", "suggested_ms", "timeout_outcome"]
 
 MAX_TRACEBACK_BYTES: Final = 32 * 1024
 _PACKAGE: Final = str(Path(__file__).parent)
@@ -36,7 +36,7 @@ def failure_outcome(error: BaseException, record_traceback: bool) -> bytes:
     else:
         final, text = False, f"runtime error: {_message(error)}"
     parts: list[Part] = [("type", b'"non_retryable"' if final else b'"failed"'), ("error", _text(text))]
-    if isinstance(error, RetryAfter) and (delay_ms := _delay_ms(error.delay)) is not None:
+    if isinstance(error, RetryAfter) and (delay_ms := suggested_ms(error.delay)) is not None:
         parts.append(("retry_after_ms", b"%d" % delay_ms))
     if record_traceback:
         parts.append(("failure", _failure(error)))
@@ -49,7 +49,7 @@ def timeout_outcome(limit_ms: int) -> bytes:
     return object_json([("type", b'"failed"'), ("error", _text(text))])
 
 
-def _delay_ms(delay: object) -> int | None:
+def suggested_ms(delay: object) -> int | None:
     """Milliseconds, rounded up so that no attempt is early; what is out of range is the kernel's to ignore (R5).
 
     A plain int is milliseconds already, for delays beyond a timedelta; anything else suggests nothing.

@@ -4,32 +4,47 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from perdure.attempts import Attempts
-from perdure.drive import (
+from perdure.drive import Drive
+from perdure.effects import (
     Accepted,
     Commit,
-    Drive,
     DriveOptions,
     Effect,
+    Failed,
     Load,
+    Look,
     NextOutcomes,
     Opening,
     Outcome,
     Program,
     Release,
+    Standing,
     StartSteps,
     Taken,
 )
-from perdure.errors import EventConflict, FlowError, OutcomeUnknown, RunNotFound, StoreUnavailable
+from perdure.errors import (
+    EngineClosed,
+    EventConflict,
+    FlowError,
+    LeaseLost,
+    OutcomeUnknown,
+    RunNotFound,
+    StoreError,
+    StoreUnavailable,
+)
 from perdure.kernel import Batch, Kernel, Run, View
-from perdure.stores.base import Append, FlowEventStore
+from perdure.leasing import Leasing
+from perdure.stores.base import Append, Committed, FlowEventStore, Lease
 
 __all__ = ["ActiveDrive", "Session", "Shell"]
 
+_log = logging.getLogger("perdure")
 _FIRST_BACKOFF_SECONDS = 0.05
 _LAST_BACKOFF_SECONDS = 2.0
 _BYTES_PER_EVENT_ID = 16
@@ -48,6 +63,8 @@ class Shell:
     program: Callable[[str], Program]
     attempts: Callable[[str, Callable[[], None]], Attempts]
     discarded: Callable[[str, Outcome], None]
+    committed: Callable[[Run, Batch], None]
+    leasing: Leasing
 
 
 @dataclass(slots=True, eq=False)
@@ -55,12 +72,19 @@ class ActiveDrive:
     """A drive under way, and who waits for it."""
 
     drive: Drive
+    opening: Opening
     attempts: Attempts = field(init=False)
     task: asyncio.Task[None] | None = None
     waiters: int = 0
     horizon: int | None = None
     created: asyncio.Event = field(default_factory=asyncio.Event)
     waiter: asyncio.Future[None] | None = None
+    foreign: bool = False
+    lost: LeaseLost | None = None
+
+    @property
+    def stirred(self) -> bool:
+        return self.foreign or self.lost is not None or self.horizon is not None
 
     def wake(self) -> None:
         """Something finished or was appended: let `NextOutcomes` return."""
@@ -82,8 +106,12 @@ class Session:
         self.run: Run | None = None
         self.active: ActiveDrive | None = None
         self.users = 0
+        self.size = 0  # bytes of history folded, for the cache
+        self.epoch: int | None = None
+        self.lease_until = 0.0  # on the loop's clock, counted from before the request that last claimed or renewed
         self._shell = shell
         self._last_clock = 0
+        self._committing: asyncio.Future[Sequence[Committed | FlowError]] | None = None
 
     def clock(self) -> int:
         """The drive's clock: never going back (R45)."""
@@ -97,6 +125,7 @@ class Session:
         if self.run is None or self.run.last_sequence == 0:
             history = await self._shell.store.history(self.run_id)
             self.run = self._shell.kernel.project(self.run_id, history, self._shell.max_event_bytes)
+            self.size = len(history)
         else:
             await self.extend()
         return self.run
@@ -106,6 +135,7 @@ class Session:
             tail = await self._shell.store.history(self.run_id, self.run.last_sequence)
             if tail:
                 self.run.extend(tail)
+                self.size += len(tail)
 
     async def load_or_new(self) -> Run:
         try:
@@ -117,7 +147,7 @@ class Session:
 
     # -- commits ---------------------------------------------------------------------------------------------------
 
-    async def commit(self, view: View) -> Accepted | FlowError:
+    async def commit(self, view: View, lease: Lease | None = None) -> Accepted | FlowError:
         """Commits what the view stages. A store that fails is asked again with the same batch until patience ends
         (R1, R48); the event ids were fixed before the first try, so a commit of unknown outcome is recognised in the
         tail."""
@@ -126,8 +156,9 @@ class Session:
         give_up = loop.time() + self._shell.patience_seconds
         backoff, unknown = _FIRST_BACKOFF_SECONDS, False
         while True:
+            asked_at = loop.time()
             try:
-                (answer,) = await self._shell.store.commit([Append(batch)])
+                (answer,) = await self._store_commit(Append(batch, lease))
             except (StoreUnavailable, OutcomeUnknown) as error:
                 unknown = unknown or isinstance(error, OutcomeUnknown)
                 if loop.time() + backoff > give_up:
@@ -135,16 +166,42 @@ class Session:
                 await asyncio.sleep(backoff)
                 backoff = min(backoff * 2, _LAST_BACKOFF_SECONDS)
                 continue
-            if unknown and isinstance(answer, EventConflict) and await self._is_durable(batch):
-                return Accepted(batch)
-            return answer if isinstance(answer, FlowError) else Accepted(batch)
+            if unknown and isinstance(answer, EventConflict | LeaseLost) and await self._is_durable(batch, lease):
+                return self._accepted(batch, await self._epoch_in_store(), asked_at)
+            if isinstance(answer, Committed):
+                return self._accepted(batch, answer.epoch if lease is not None else self.epoch, asked_at)
+            if isinstance(answer, LeaseLost):
+                self.epoch = None
+            return answer
+
+    async def _store_commit(self, append: Append) -> Sequence[Committed | FlowError]:
+        """A commit once begun is seen to its end, also when the drive is cancelled meanwhile: its lease is then ours."""
+        self._committing = committing = asyncio.ensure_future(self._shell.store.commit([append]))
+        try:
+            return await asyncio.shield(committing)
+        finally:
+            if committing.done():
+                self._committing = None
+
+    def _accepted(self, batch: Batch, epoch: int | None, asked_at: float) -> Accepted:
+        if epoch is not None and epoch != self.epoch:
+            self.lease_until = asked_at + self._shell.leasing.ttl_seconds
+        self.epoch = epoch
+        self.size += len(batch.lines)
+        return Accepted(batch, epoch is not None)
 
     def _base(self) -> int:
         return 0 if self.run is None else self.run.last_sequence
 
-    async def _is_durable(self, batch: Batch) -> bool:
+    async def _is_durable(self, batch: Batch, lease: Lease | None) -> bool:
+        if not batch.lines:  # a lease given back: lost or given back, it is not ours any more
+            return lease is not None and lease.after != "keep"
         tail = await self._shell.store.history(self.run_id, batch.expected_sequence)
         return tail.startswith(batch.lines)
+
+    async def _epoch_in_store(self) -> int | None:
+        state = await self._shell.store.lease(self.run_id)
+        return state.epoch if state.owner == self._shell.leasing.owner else None
 
     # -- the shared drive ------------------------------------------------------------------------------------------
 
@@ -162,7 +219,7 @@ class Session:
             self.clock,
             lambda outcome: shell.discarded(self.run_id, outcome),
         )
-        active = ActiveDrive(drive)
+        active = ActiveDrive(drive, opening)
         active.attempts = shell.attempts(self.run_id, active.wake)
         active.task = asyncio.create_task(self._carry(active), name=f"perdure drive {self.run_id}")
         self.active = active
@@ -182,8 +239,8 @@ class Session:
                 task.cancel()
                 if self.active is active:
                     self.active = None
-        if task.cancelled():
-            raise asyncio.CancelledError
+        if task.cancelled():  # not this waiter: its own cancellation left the line above
+            raise EngineClosed
         error = task.exception()
         if isinstance(error, FlowError):
             own = copy.copy(error).with_traceback(error.__traceback__)
@@ -208,26 +265,61 @@ class Session:
                     effect = steps.send(answer)
         except StopIteration:
             pass
+        except StoreError:  # patience is over: no other commit, the lease expires by itself (R1)
+            self.epoch = self._committing = None
+            raise
         finally:
             active.attempts.abort()
             active.created.set()
-            if self.active is active:
-                self.active = None
-            self.lock.release()
+            try:
+                await self.give_back()
+            finally:
+                if self.active is active:
+                    self.active = None
+                self.lock.release()
+
+    async def give_back(self) -> None:
+        """The last act of a drive that was cut off: its attempts have ended, so another may go on at once (R2)."""
+        run = self.run
+        try:
+            if self._committing is not None:
+                (answer,) = await self._committing
+                self._committing = None
+                self.epoch = answer.epoch if isinstance(answer, Committed) else None
+                await self.extend()
+            if self.epoch is None or run is None:
+                return
+            lease = self._shell.leasing.give_back(self.epoch)
+            await self._shell.store.commit([Append(run.stage([], self.clock()).append(b""), lease)])
+        except FlowError as error:
+            _log.warning("the lease of run %s could not be given back and will expire: %s", self.run_id, error.code)
+        finally:
+            self.epoch = None
 
     async def _perform(self, active: ActiveDrive, effect: Effect) -> object:
+        leasing = self._shell.leasing
         match effect:
             case NextOutcomes(until):
                 return await self._next(active, until)
             case Commit(view):
-                answer = await self.commit(view)
+                lease = leasing.for_drive(self.epoch, active.opening, effect, view)
+                if effect.error is not None:
+                    lease = await leasing.with_hold(lease, view, effect.error)
+                answer = await self.commit(view, lease)
                 active.created.set()
+                if isinstance(answer, Accepted):
+                    self._shell.committed(active.drive.run, answer.batch)
                 return answer
-            case StartSteps(attempts):
+            case StartSteps(attempts, renew):
+                await self._check_lease(renew)
                 active.attempts.launch(attempts)
                 self._raise_fatal(active)
             case Release(keys, ended):
                 active.attempts.release(keys, ended=ended)
+            case Look():
+                return await self._look()
+            case Failed(error):
+                await leasing.hold_without_lease(active.drive.run, error)
             case Load(after):
                 try:
                     return await self._shell.store.history(self.run_id, after)
@@ -235,14 +327,54 @@ class Session:
                     return b""
         return None
 
+    async def _look(self) -> Standing:
+        leasing = self._shell.leasing
+        state = await self._shell.store.lease(self.run_id)
+        held = state.live and state.owner != leasing.owner
+        if held and state.owner is not None and leasing.is_dead(state.owner):
+            await self._shell.store.void(state.owner)
+            held = False
+        return Standing(held, state.parked_sequence)
+
+    async def _check_lease(self, renew: bool) -> None:
+        """Nothing is launched under a lease that may have expired (R2)."""
+        loop = asyncio.get_running_loop()
+        if self.epoch is not None and (renew or loop.time() >= self.lease_until):
+            asked_at = loop.time()
+            leasing = self._shell.leasing
+            (answer,) = await self._shell.store.renew(leasing.owner, [(self.run_id, self.epoch)], ttl_ns=leasing.ttl_ns)
+            self.renewed(answer, asked_at)
+            if isinstance(answer, LeaseLost):
+                raise answer
+
+    def renewed(self, answer: tuple[str, int] | LeaseLost, asked_at: float) -> None:
+        """What a renewal said of this run: the lease goes on, perhaps with events of others, or it was lost."""
+        if isinstance(answer, LeaseLost):
+            self.epoch = None
+            if self.active is not None:
+                self.active.lost = answer
+                self.active.wake()
+            return
+        self.lease_until = asked_at + self._shell.leasing.ttl_seconds
+        self.noticed(answer[1])
+
+    def noticed(self, last_sequence: int) -> None:
+        """The store's last sequence of this run, read beside the drive: it may have to look (R2, R9)."""
+        if self.active is not None and last_sequence > self.active.drive.run.last_sequence:
+            self.active.foreign = True
+            self.active.wake()
+
     async def _next(self, active: ActiveDrive, until: int | None) -> Taken:
         attempts = active.attempts
-        if not attempts.outcomes and active.horizon is None and not self._moved(active):
+        if not attempts.outcomes and not active.stirred and not self._moved(active):
             await self._sleep(active, until)
             self._raise_fatal(active)
+        if active.lost is not None:
+            raise active.lost
         outcomes, attempts.outcomes = tuple(attempts.outcomes), []
         horizon, active.horizon = active.horizon, None
-        return Taken(outcomes, horizon)
+        foreign, active.foreign = active.foreign, False
+        return Taken(outcomes, horizon, foreign)
 
     def _moved(self, active: ActiveDrive) -> bool:
         return active.drive.run.last_sequence != active.drive.known_sequence
