@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import random
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from perdure.builds import RuntimeBuildCompatibility
 from perdure.effects import CommitMode
@@ -17,14 +19,14 @@ from perdure.engine import FlowEngine
 from perdure.errors import EventConflict, FlowError, RunNotFound
 from perdure.kernel import DEFAULT_MAX_EVENT_BYTES, Batch, Kernel, KernelName, load
 from perdure.stores import MemoryEventStore, SqliteEventStore
-from perdure.stores.base import ActiveHook, Append, Committed, FlowEventStore, RunFilter, RunPage, RunSummary, Wakeup
+from perdure.stores.base import Append, Committed, FlowEventStore
 from perdure.testing._conformance.program import Program
 from perdure.testing._conformance.values import dumps
 from perdure.testing.virtual_time import Phase, VirtualTimeLoop
 
 __all__ = ["Crashed", "Race", "Setup", "World", "opened"]
 
-_ALL: Final = RunFilter()
+_NEVER: Final = timedelta(days=36_500)
 _MEMORY_DISK: Final = Path("/dev/shm")
 _TURNS: Final = 8
 """Turns of the loop in which an attempt that may end has ended: no more than a few callbacks lie between."""
@@ -82,7 +84,8 @@ class World:
         self.row, self.setup, self.loop = row, setup, loop
         self.run_id: str = row["run_id"]
         self.kernel: Kernel = setup.load()
-        self.store = ClientStore(store, self, ordered=False)
+        self.inner = store
+        self.store = self._client(ordered=False)
         self.program = Program(loop, row["program"], row["steps"])
         self.builds: dict[str, Any] | None = row.get("builds")
         self.crash_from: int | None = None
@@ -99,7 +102,7 @@ class World:
     def engine(self) -> FlowEngine:
         """The engine under test; a fresh one after a crash or new builds."""
         if self._engine is None:
-            self._engine = self._new_engine(ClientStore(self.store.inner, self, ordered=True))
+            self._engine = self._new_engine(self._client(ordered=True))
         return self._engine
 
     @property
@@ -108,6 +111,9 @@ class World:
         if self._other is None:
             self._other = self._new_engine(self.store)
         return self._other
+
+    def _client(self, *, ordered: bool) -> FlowEventStore:
+        return cast("FlowEventStore", ClientStore(self.inner, self, ordered=ordered))
 
     def _new_engine(self, store: FlowEventStore) -> FlowEngine:
         row, builds = self.row, self.builds
@@ -126,6 +132,7 @@ class World:
             lease=False,
             builds=admission or None,
             clock=self.loop.clock_ns,
+            poll_interval=_NEVER,  # what others append is told to the engine at that very instant
         )
 
     async def close(self) -> None:
@@ -139,7 +146,7 @@ class World:
         """Goes on with an engine of these builds. Raises `InvalidRuntimeBuildId`."""
         await self.close()
         self.builds = builds
-        self._engine = self._new_engine(ClientStore(self.store.inner, self, ordered=True))
+        self._engine = self._new_engine(self._client(ordered=True))
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Lets work of another client run beside the call that is under way."""
@@ -203,57 +210,34 @@ class World:
         raise NotImplementedError
 
 
-@dataclass(slots=True)
 class ClientStore:
-    """The store as one client sees it: the clock stands still while it works, and ordered accidents happen at commits."""
+    """The store as one client sees it: the clock stands still while it works, and ordered accidents happen at commits.
 
-    inner: FlowEventStore
-    world: World
-    ordered: bool
+    Everything but `commit` and `close` is the inner store's own."""
+
+    def __init__(self, inner: FlowEventStore, world: World, *, ordered: bool) -> None:
+        self.inner, self._world, self._ordered = inner, world, ordered
 
     async def commit(self, appends: Sequence[Append]) -> Sequence[Committed | FlowError]:
-        if self.ordered:
-            await self.world.before_commit([append.batch for append in appends])
-        with self.world.loop.outside_work():
+        """As `FlowEventStore.commit`."""
+        if self._ordered:
+            await self._world.before_commit([append.batch for append in appends])
+        with self._world.loop.outside_work():
             answers = await self.inner.commit(appends)
-        if self.ordered:
-            await self.world.after_commit()
+        if self._ordered:
+            await self._world.after_commit()
         return answers
-
-    async def history(self, run_id: str, after: int = 0) -> bytes:
-        with self.world.loop.outside_work():
-            return await self.inner.history(run_id, after)
-
-    async def list_due_wakeups(self, now: int, limit: int | None = None) -> list[Wakeup]:
-        with self.world.loop.outside_work():
-            return await self.inner.list_due_wakeups(now, limit)
-
-    async def next_scheduled_wakeup(self) -> Wakeup | None:
-        with self.world.loop.outside_work():
-            return await self.inner.next_scheduled_wakeup()
-
-    async def find_active_hooks(self, token_hash: bytes) -> list[ActiveHook]:
-        with self.world.loop.outside_work():
-            return await self.inner.find_active_hooks(token_hash)
-
-    async def list_active_hooks(self) -> list[ActiveHook]:
-        with self.world.loop.outside_work():
-            return await self.inner.list_active_hooks()
-
-    async def runs(self, filter: RunFilter = _ALL, *, after: str | None = None, limit: int = 100) -> RunPage:
-        with self.world.loop.outside_work():
-            return await self.inner.runs(filter, after=after, limit=limit)
-
-    async def run_ids(self) -> list[str]:
-        with self.world.loop.outside_work():
-            return await self.inner.run_ids()
-
-    async def summary(self) -> RunSummary:
-        with self.world.loop.outside_work():
-            return await self.inner.summary()
 
     async def close(self) -> None:
         """The store outlives its clients."""
 
-    def clock(self) -> int:
-        return self.world.loop.clock_ns()
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self.inner, name)
+        if not inspect.iscoroutinefunction(method):
+            return method
+
+        async def call(*arguments: Any, **named: Any) -> Any:
+            with self._world.loop.outside_work():
+                return await method(*arguments, **named)
+
+        return call
