@@ -79,6 +79,7 @@ check-types: $(KERNEL) $(TOOLS)
 
 check-stubs: $(KERNEL) $(TOOLS)
 	@echo "==> stubtest of perdure._core"
+	@test -f python/perdure/_core.pyi || { echo "python/perdure/_core.pyi is missing"; exit 1; }
 	@MYPYPATH=python $(PY) -m mypy.stubtest perdure._core
 
 check-examples: $(KERNEL) $(TOOLS)
