@@ -195,6 +195,58 @@ async def test_a_drive_begun_while_the_last_one_is_being_cancelled(world: World)
     assert bench.calls == ["a", "a"]
 
 
+@pytest.mark.parametrize("written", [True, False])
+async def test_a_drive_cancelled_while_its_commit_is_under_way(world: World, written: bool) -> None:
+    """Whether the store wrote it or not, the next drive finds out from the tail: a durable outcome is not run again."""
+    bench = Bench()
+    bench.gate.set()
+    committing = asyncio.Event()
+
+    async def hang() -> None:
+        committing.set()
+        await asyncio.Event().wait()
+
+    store = WatchedStore(world.store)
+    (store.after if written else store.before)[2] = hang
+    async with world.engine(bench.flow(one_step), store) as engine:
+        started = asyncio.create_task(engine.start("flow", run_id="r"))
+        await committing.wait()
+        started.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await started
+        assert (await engine.drive("r")).output == "slow"
+    assert bench.calls == (["a"] if written else ["a", "a"])
+    assert await stored(world.store, "r") == [*ONE_STEP, "step_completed a", "run_completed"]
+
+
+async def test_a_busy_run_leaves_others_their_turn(world: World) -> None:
+    """A run of inline steps over a memory store never waits for anything, and still other tasks of the loop go on."""
+    bench = Bench()
+    ids = [f"s{number}" for number in range(50)]
+
+    def ask(ctx: WorkflowContext) -> RuntimeCommand:
+        step_id = next((step_id for step_id in ids if not ctx.step_completed(step_id)), None)
+        return ctx.complete() if step_id is None else ctx.schedule_step(step_id, "inline")
+
+    flow = bench.flow(ask)
+    ticks, seen = [0], []
+
+    @flow.step(inline=True)
+    def inline() -> None:
+        seen.append(ticks[0])
+
+    async def tick() -> None:
+        while True:
+            ticks[0] += 1
+            await asyncio.sleep(0)
+
+    async with world.engine(flow) as engine:
+        ticker = asyncio.create_task(tick())
+        assert (await engine.run("flow", run_id="r")).status == "completed"
+        ticker.cancel()
+    assert len(set(seen)) > len(ids) // 2
+
+
 async def test_a_hook_wakes_the_drive(world: World) -> None:
     """A payload committed by another call is seen at once, with the step still running; the run may end with it open."""
     bench = Bench()
