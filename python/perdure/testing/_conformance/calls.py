@@ -13,7 +13,7 @@ from perdure.instant import format_instant
 from perdure.model import WorkflowSpec
 from perdure.stores.base import Wakeup
 from perdure.testing._conformance.values import dumps, loads, plain
-from perdure.testing._conformance.world import Crashed, Race, World
+from perdure.testing._conformance.world import BESIDE, Crashed, Race, World
 from perdure.testing.virtual_time import Phase
 
 __all__ = ["Caller", "Result"]
@@ -90,10 +90,11 @@ class Caller:
 
     def _begin(self, call: dict[str, Any]) -> None:
         self._slots.append(None)
-        self._world.beside.add(self._world.spawn(self._beside(len(self._slots) - 1, call)))
+        self._world.spawn(self._beside(len(self._slots) - 1, call))
 
     async def _beside(self, slot: int, call: dict[str, Any]) -> None:
         """A call of another client of this engine, which joins the drive that is waiting."""
+        BESIDE.set(True)
         result = await self._result(call)
         self._slots[slot] = Result(result.at, "joined") if result.error is None and drives(call) else result
         if call["op"] == "append_raw":

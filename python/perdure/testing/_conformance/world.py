@@ -7,6 +7,7 @@ import inspect
 import random
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -24,8 +25,10 @@ from perdure.testing._conformance.program import Program
 from perdure.testing._conformance.values import dumps
 from perdure.testing.virtual_time import Phase, VirtualTimeLoop
 
-__all__ = ["Crashed", "Race", "Setup", "World", "opened"]
+__all__ = ["BESIDE", "Crashed", "Race", "Setup", "World", "opened"]
 
+BESIDE: Final = ContextVar("BESIDE", default=False)
+"""Set in a call of another client, which runs beside the drive that waits, and in all that it calls."""
 _NEVER: Final = timedelta(days=36_500)
 _MEMORY_DISK: Final = Path("/dev/shm")
 _TURNS: Final = 8
@@ -92,7 +95,6 @@ class World:
         self.crashed: asyncio.Future[None] = loop.create_future()
         self.races: list[Race] = []
         self.tasks: list[asyncio.Task[None]] = []
-        self.beside: set[asyncio.Task[None]] = set()
         self._random = random.Random(0)
         self._raw = asyncio.Lock()
         self._engine: FlowEngine | None = None
@@ -148,11 +150,9 @@ class World:
         self.builds = builds
         self._engine = self._new_engine(self._client(ordered=True))
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Lets work of another client run beside the call that is under way."""
-        task = asyncio.create_task(work)
-        self.tasks.append(task)
-        return task
+        self.tasks.append(asyncio.create_task(work))
 
     async def end_engine(self) -> None:
         """What a killed process leaves: nothing. Its tasks end without another word to the store."""
@@ -162,7 +162,6 @@ class World:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self.tasks.clear()
-        self.beside.clear()
         self.crashed = self.loop.create_future()
         await self.close()
 
@@ -201,7 +200,7 @@ class World:
     async def after_commit(self) -> None:
         """Attempts that end at the instant at which another client appended end before the drive learns of it, so that it
         takes both together."""
-        if asyncio.current_task() in self.beside and self.loop.hasten(Phase.STEPS):
+        if BESIDE.get() and self.loop.hasten(Phase.STEPS):
             for _ in range(_TURNS):
                 await asyncio.sleep(0)
 
