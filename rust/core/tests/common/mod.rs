@@ -72,15 +72,13 @@ const OURS_T0: [&str; 3] = ["steps", "waits", "hooks"];
 
 /// A history of one run, each event stamped a second after the one before.
 pub fn history(run_id: &str, events: &[&str]) -> String {
-    let line = |(at, event): (usize, &&str)| {
+    let line = |(event, sequence): (&&str, i128)| {
+        let stamp = perdure_core::time::format(T0 + sequence * SECOND);
         format!(
-            "{{\"run_id\":\"{run_id}\",\"sequence\":{},\"event_id\":\"6f0c1c3e-1111-4222-8333-{:012}\",\"timestamp\":\"2026-01-01T00:00:{:02}Z\",\"event\":{event}}}\n",
-            at + 1,
-            at + 1,
-            at + 1
+            "{{\"run_id\":\"{run_id}\",\"sequence\":{sequence},\"event_id\":\"6f0c1c3e-1111-4222-8333-{sequence:012}\",\"timestamp\":\"{stamp}\",\"event\":{event}}}\n"
         )
     };
-    events.iter().enumerate().map(line).collect()
+    events.iter().zip(1..).map(line).collect()
 }
 
 pub const SPEC: &str =
