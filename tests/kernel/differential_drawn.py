@@ -154,16 +154,20 @@ NONSENSE = texts(
     '{"type":"cancel","type":"cancel"}',
 )
 COMMANDS = one_of(OPENINGS, st.one_of(ENDS, NONSENSE))
+LONG_ERROR = one_of(ERROR, quoted("é" * 40_000, "x" + "é" * 32_768, "x" * 65_536, "x" * 65_535 + "é"))
+LONG_FAILURE = one_of(
+    FAILURE, quoted("m" * 65_537, "é" * 32_769).map(lambda text: f'{{"type":"E", "message":{text},"more":1}}')
+)
 OUTCOMES = one_of(
     st.one_of(
         tagged("completed", output=PAYLOAD),
         tagged(
             "failed",
-            error=ERROR,
+            error=LONG_ERROR,
             retry_after_ms=texts("", "", "1", "5000", "0", "-1", "18446744073709551616"),
-            failure=FAILURE,
+            failure=LONG_FAILURE,
         ),
-        tagged("non_retryable", error=ERROR, failure=FAILURE),
+        tagged("non_retryable", error=LONG_ERROR, failure=LONG_FAILURE),
     ),
     texts("null", "{}", '{"type":"completed"}', '{"type":"failed"}', '{"type":"later"}'),
 )

@@ -150,6 +150,7 @@ class Story:
     def __init__(self, kernels: Twins, max_event_bytes: int = DEFAULT_MAX_EVENT_BYTES) -> None:
         self.clock = NOON_NS
         self.lines: list[bytes] = []
+        self.last_command = b'{"type":"cancel"}'
         run = kernels.call(lambda kernel: kernel.new(RUN_ID, max_event_bytes))
         assert run is not None
         self.run = run
@@ -159,41 +160,57 @@ class Story:
         self.call(f'{{"op":"start","spec":{spec},"input":{{}}}}')
 
     def tell(self, actions: Sequence[Action]) -> None:
+        does: dict[str, Callable[[Any], None]] = {
+            "command": self.command,
+            "start steps": self.start_steps,
+            "outcome": self.outcome,
+            "call": self.call,
+            "raw": self.raw,
+            "time": self.pass_time,
+        }
         for kind, drawn in actions:
-            {
-                "command": self.command,
-                "start steps": self.start_steps,
-                "outcome": self.outcome,
-                "call": self.call,
-                "raw": lambda event: self.commit([event.encode("utf-8", "surrogatepass")]),
-                "time": self.pass_time,
-            }[kind](drawn)
+            does[kind](drawn)
 
     def command(self, command: str) -> None:
-        decision = self.run.same(lambda run: run.decide(as_bytes(command), self.clock, self.clock + SECOND_NS))
+        self.last_command = as_bytes(command)
+        decision = self.run.same(lambda run: run.decide(self.last_command, self.clock, self.clock + SECOND_NS))
         if decision is not None:
             self.commit(decision.drafts)
 
     def start_steps(self, limit: int) -> None:
+        self.same_starts(self.run, limit)
         starts = self.run.same(lambda run: run.starts(self.clock, [], limit))
         self.commit([_started(step_id, attempt) for step_id, attempt, needs_event in starts or [] if needs_event])
+
+    def same_starts(self, reads: Twins, limit: int) -> None:
+        running = [
+            (step.step_id, step.attempt) for step in map(reads.pure.step, IDS) if step and step.status == "running"
+        ]
+        for live in (running, running[:1], [("a", 1), ("a", 2), ("b", 1), ("gone", 1)], [*running, *running]):
+            for horizon in (self.clock, MAX_NS):
+                for most in (0, limit, 64):
+                    reads.same(lambda reads: reads.starts(horizon, live, most))  # noqa: B023 - called at once
 
     def outcome(self, drawn: tuple[str, bool]) -> None:
         outcome, restart = drawn
         steps = [self.run.pure.step(step_id) for step_id in IDS]
         running = next((step for step in steps if step is not None and step.status == "running"), None)
         step_id, attempt = (running.step_id, running.attempt) if running is not None else ("a", 1)
-        for number in (attempt, attempt + 1):
-            drafts = self.run.same(
-                lambda run, n=number: run.settle(step_id, n, as_bytes(outcome), self.clock, self.clock, restart)
-            )
-            self.commit(drafts or [])
+        horizon = self.clock if restart else self.clock + 60 * SECOND_NS
+        self.run.same(lambda run: run.settle(step_id, attempt + 1, as_bytes(outcome), self.clock, horizon, restart))
+        drafts = self.run.same(
+            lambda run: run.settle(step_id, attempt, as_bytes(outcome), self.clock, horizon, restart)
+        )
+        self.commit(drafts or [])
         self.commit(self.run.same(lambda run: run.closing()))
 
     def call(self, call: str) -> None:
         control = self.run.same(lambda run: run.control(as_bytes(call), self.clock))
         if control is not None:
             self.commit(control.drafts)
+
+    def raw(self, event: str) -> None:
+        self.commit([as_bytes(event)])
 
     def pass_time(self, ms: str) -> None:
         self.clock += int(ms) * 10**6
@@ -209,6 +226,9 @@ class Story:
         view = layer and layer.call(lambda view: view.stage(drafts[1:], self.clock + 1))
         if view is None:
             return
+        if drafts:
+            view.same(lambda view: view.decide(self.last_command, self.clock, self.clock))
+            self.same_starts(view, 1)
         entropy = _entropy(len(drafts), len(self.lines))
         batches = view.call(lambda view: view.append(entropy))
         assert batches is not None

@@ -6,8 +6,11 @@ may differ. Histories are made by random commands, outcomes, host calls and raw 
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -16,6 +19,9 @@ from kernel.differential_drawn import NOON_NS, SPEC, one_of, texts
 from kernel.differential_story import RUN_ID, STORIES, Action, Story, Twins, as_bytes, shown
 
 from perdure.kernel import DEFAULT_MAX_EVENT_BYTES, load
+
+DATA = Path(__file__).parents[1] / "data"
+MANY = 8 * settings().max_examples  # for what costs little; the profile says how many the others get
 
 
 @pytest.fixture(scope="module")
@@ -134,20 +140,47 @@ def renumbered(history: bytes) -> bytes:
     return b"".join(line + b"\n" for line in lines)
 
 
+def unlike(kernels: Twins, run_id: str, lines: list[bytes], history: bytes, cut: int) -> None:
+    """A history that was `lines` before it was mutated: projected whole, in bulk, and as the tail of a sound beginning."""
+    kernels.call(lambda kernel: kernel.project(run_id, history, DEFAULT_MAX_EVENT_BYTES))
+    kernels.call(lambda kernel: kernel.project_many([(run_id, history), ("run-2", b""), (run_id, history)], 2))
+    begun = kernels.call(lambda kernel: kernel.project(run_id, b"".join(lines[:cut]), DEFAULT_MAX_EVENT_BYTES))
+    assert begun is not None
+    begun.call(lambda run: run.extend(b"".join(history.splitlines(keepends=True)[cut:])))
+    assert shown(begun.rust) == shown(begun.pure)
+
+
 @given(actions=STORIES, mutations=MUTATIONS, repair=st.booleans(), cut=st.integers(1, 40))
-def test_mutated_histories(
+def test_mutated_stories(
     kernels: Twins, actions: list[Action], mutations: list[tuple[str, int, int]], repair: bool, cut: int
 ) -> None:
     story = Story(kernels)
     story.tell(actions)
     history = mutated(story.lines, mutations)
-    history = renumbered(history) if repair else history
-    kernels.call(lambda kernel: kernel.project(RUN_ID, history, DEFAULT_MAX_EVENT_BYTES))
-    kernels.call(lambda kernel: kernel.project_many([(RUN_ID, history), ("run-2", b"")], 1))
-    begun = kernels.call(lambda kernel: kernel.project(RUN_ID, b"".join(story.lines[:cut]), DEFAULT_MAX_EVENT_BYTES))
-    assert begun is not None
-    begun.call(lambda run: run.extend(b"".join(history.splitlines(keepends=True)[cut:])))
-    assert shown(begun.rust) == shown(begun.pure)
+    unlike(kernels, RUN_ID, story.lines, renumbered(history) if repair else history, cut)
+
+
+@cache
+def recorded() -> list[tuple[str, list[bytes]]]:
+    """Every history of the recorded cases."""
+    rows = [
+        json.loads(line)
+        for kind in ("ours", "reference")
+        for line in (DATA / kind / "cases.jsonl").read_text(encoding="utf-8").split("\n")
+        if line
+    ]
+    runs = [item for row in rows for item in row["recorded"]["runs"].items()]
+    return [(run_id, [line.encode() + b"\n" for line in run["lines"]]) for run_id, run in runs]
+
+
+@settings(max_examples=MANY)
+@given(of=st.integers(0, 10**6), mutations=MUTATIONS, repair=st.booleans(), cut=st.integers(1, 40))
+def test_mutated_recordings(
+    kernels: Twins, of: int, mutations: list[tuple[str, int, int]], repair: bool, cut: int
+) -> None:
+    run_id, lines = recorded()[of % len(recorded())]
+    history = mutated(lines, mutations)
+    unlike(kernels, run_id, lines, renumbered(history) if repair else history, cut)
 
 
 # -- pure functions ----------------------------------------------------------------------------------------------------
@@ -186,6 +219,7 @@ JSON = st.recursive(
 )
 
 
+@settings(max_examples=MANY)
 @given(left=JSON, right=JSON, same=st.booleans())
 def test_json_equality(kernels: Twins, left: str, right: str, same: bool) -> None:
     right = left.replace(":", " :").replace('"a"', r'"\u0061"') if same else right
@@ -221,7 +255,6 @@ def test_checks_at_the_door(kernels: Twins, spec: str, run_id: str) -> None:
 
 
 @given(actions=STORIES, command=st.binary(max_size=60))
-@settings(max_examples=30)
 def test_commands_that_are_any_bytes(kernels: Twins, actions: list[Action], command: bytes) -> None:
     story = Story(kernels)
     story.tell(actions[:5])
