@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Coroutine
 from datetime import UTC, datetime
 from pathlib import Path
@@ -36,15 +37,15 @@ async def _carry_on(db: str, kernel: KernelName) -> None:
 
 
 class _Poller:
-    """Drives each open run once at the start and again whenever its history has grown, and wakes what is due.
+    """Drives each open run at the start, whenever its history has grown, and once a second; and wakes what is due.
 
     A drive that adds nothing proves that the workflow has seen everything, so what another process appends while a drive
-    ends is never missed.
+    ends is never missed. Once a second is for a run that its former process still seems to hold.
     """
 
     def __init__(self, engine: FlowEngine) -> None:
         self._engine = engine
-        self._seen: dict[str, int] = {}
+        self._seen: dict[str, tuple[int, int]] = {}
         self._drives: dict[str, asyncio.Task[object]] = {}
 
     async def look(self) -> bool:
@@ -52,9 +53,10 @@ class _Poller:
         for run_id in [run_id for run_id, drive in self._drives.items() if drive.done()]:
             self._drives.pop(run_id).result()
         runs = (await self._engine.runs(RunFilter(terminal=False))).runs
+        second = int(time.monotonic())
         for run in runs:
-            if self._seen.get(run.run_id) != run.last_sequence and run.run_id not in self._drives:
-                self._seen[run.run_id] = run.last_sequence
+            if self._seen.get(run.run_id) != (run.last_sequence, second) and run.run_id not in self._drives:
+                self._seen[run.run_id] = (run.last_sequence, second)
                 self._begin(run.run_id, self._engine.drive(run.run_id))
         now = datetime.now(UTC)
         wakeup = await self._engine.next_wakeup(now)
