@@ -86,7 +86,7 @@ class Attempts:
             loop = asyncio.get_running_loop()
             live.timer = loop.call_later(attempt.timeout_ms / 1000, self._time_out, live, attempt.timeout_ms)
         if plan.mode == "inline":
-            self._finish(live, self._outcome_of(invocation))
+            self._finish(live, self._result_of(invocation))
         elif plan.mode == "async":
             live.task = asyncio.create_task(self._run_async(live, invocation), name=f"{self.run_id}/{attempt.step_id}")
         else:
@@ -96,11 +96,7 @@ class Attempts:
         loop = asyncio.get_running_loop()
 
         def work() -> None:
-            result: bytes | BaseException
-            try:
-                result = self._outcome_of(invocation)
-            except BaseException as error:  # noqa: BLE001 - KeyboardInterrupt and SystemExit are handed to the drive
-                result = error
+            result = self._result_of(invocation)
             try:
                 loop.call_soon_threadsafe(self._finish, live, result)
             except RuntimeError:  # the loop is closed: nobody waits for this result any more
@@ -125,12 +121,13 @@ class Attempts:
             result = error
         self._finish(live, result)
 
-    def _outcome_of(self, invocation: StepInvocation) -> bytes:
+    def _result_of(self, invocation: StepInvocation) -> bytes | BaseException:
         try:
-            value = self.runtime.run_step(invocation)
-            return completed_outcome(value, self.record_tracebacks)
+            return completed_outcome(self.runtime.run_step(invocation), self.record_tracebacks)
         except Exception as error:  # noqa: BLE001 - whatever a step raises is its outcome
             return self._failure(error, invocation)
+        except BaseException as error:  # noqa: BLE001 - KeyboardInterrupt and SystemExit are handed to the drive
+            return error
 
     def _failure(self, error: BaseException, invocation: StepInvocation) -> bytes:
         if isinstance(error, RetryAfter) and not 0 < (suggested_ms(error.delay) or 0) <= _MAX_SUGGESTION_MS:

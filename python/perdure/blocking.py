@@ -106,17 +106,34 @@ class BlockingFlowEngine:
         if threading.current_thread() is self._thread:
             work.close()
             raise CallFromLoopThread
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        future = asyncio.run_coroutine_threadsafe(_guarded(work), self._loop)
         try:
-            return future.result()
+            result = future.result()
         except BaseException:  # Ctrl-C while waiting: the call must not go on behind the caller's back
             future.cancel()
             raise
+        if isinstance(result, _Exit):
+            raise result.error
+        return result
 
     def _stop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+
+class _Exit:
+    """KeyboardInterrupt or SystemExit of a step, as a value: raised in a task they would end the loop thread."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
+async def _guarded(work: Coroutine[Any, Any, T]) -> T | _Exit:
+    try:
+        return await work
+    except (KeyboardInterrupt, SystemExit) as error:
+        return _Exit(error)
 
 
 async def _make(runtime: FlowRuntime, store: FlowEventStore | str | None, options: dict[str, Any]) -> FlowEngine:

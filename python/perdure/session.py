@@ -239,6 +239,8 @@ class Session:
                 task.cancel()
                 if self.active is active:
                     self.active = None
+        if active.attempts.fatal is not None:
+            raise active.attempts.fatal
         if task.cancelled():  # not this waiter: its own cancellation left the line above
             raise EngineClosed
         error = task.exception()
@@ -263,7 +265,7 @@ class Session:
                     effect = steps.throw(error)
                 else:
                     effect = steps.send(answer)
-        except StopIteration:
+        except (StopIteration, _StepExited):
             pass
         except StoreError:  # patience is over: no other commit, the lease expires by itself (R1)
             self.epoch = self._committing = None
@@ -366,9 +368,9 @@ class Session:
 
     async def _next(self, active: ActiveDrive, until: int | None) -> Taken:
         attempts = active.attempts
-        if not attempts.outcomes and not active.stirred and not self._moved(active):
-            await self._sleep(active, until)
-            self._raise_fatal(active)
+        ready = attempts.outcomes or active.stirred or self._moved(active)
+        await self._sleep(active, None if ready else until, wait=not ready)
+        self._raise_fatal(active)
         if active.lost is not None:
             raise active.lost
         outcomes, attempts.outcomes = tuple(attempts.outcomes), []
@@ -379,7 +381,9 @@ class Session:
     def _moved(self, active: ActiveDrive) -> bool:
         return active.drive.run.last_sequence != active.drive.known_sequence
 
-    async def _sleep(self, active: ActiveDrive, until: int | None) -> None:
+    async def _sleep(self, active: ActiveDrive, until: int | None, *, wait: bool) -> None:
+        """Lets go of the lock until something stirs. Others get a turn even when nothing needs to be waited for, so a run
+        of inline steps over a fast store starves nobody."""
         loop = asyncio.get_running_loop()
         active.waiter = waiter = loop.create_future()
         timer = None
@@ -387,7 +391,8 @@ class Session:
             timer = loop.call_later(max(0, until - self.clock()) / 1e9, active.wake)
         self.lock.release()
         try:
-            await waiter
+            if wait:
+                await waiter
             await asyncio.sleep(0)  # what finishes at this same moment belongs into the same commit
         finally:
             active.waiter = None
@@ -397,7 +402,12 @@ class Session:
 
     def _raise_fatal(self, active: ActiveDrive) -> None:
         if active.attempts.fatal is not None:
-            raise active.attempts.fatal
+            raise _StepExited
+
+
+class _StepExited(BaseException):
+    """A step raised KeyboardInterrupt or SystemExit. Those two would end the event loop if they left a task by themselves,
+    so the drive ends by this and the waiting calls raise the original."""
 
 
 async def _reacquire(lock: asyncio.Lock) -> None:
