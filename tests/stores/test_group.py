@@ -13,7 +13,7 @@ import pytest
 
 from perdure.errors import OutcomeUnknown, StoreError, StoreUnavailable
 from perdure.kernel import Batch
-from perdure.stores.base import Committed
+from perdure.stores.base import Append, Committed
 from perdure.stores.group import Answer, GroupCommitter
 
 
@@ -25,8 +25,8 @@ class OneEvent:
     last_sequence: int = 1
 
 
-def batch(run_id: str, last_sequence: int = 1) -> Batch:
-    return cast(Batch, OneEvent(run_id, last_sequence))
+def batch(run_id: str, last_sequence: int = 1) -> Append:
+    return Append(cast(Batch, OneEvent(run_id, last_sequence)))
 
 
 class Medium:
@@ -36,16 +36,16 @@ class Medium:
         self.gate = Event()
         self.entered = Event()
         self.groups: list[list[str]] = []
-        self.fails: Callable[[Sequence[Batch]], Exception | None] = lambda batches: None
+        self.fails: Callable[[Sequence[Append]], Exception | None] = lambda appends: None
 
-    def write(self, batches: Sequence[Batch]) -> list[Answer]:
+    def write(self, appends: Sequence[Append]) -> list[Answer]:
         self.entered.set()
         assert self.gate.wait(30)
-        self.groups.append([batch.run_id for batch in batches])
-        failure = self.fails(batches)
+        self.groups.append([append.batch.run_id for append in appends])
+        failure = self.fails(appends)
         if failure is not None:
             raise failure
-        return [Committed(batch.last_sequence) for batch in batches]
+        return [Committed(append.batch.last_sequence) for append in appends]
 
 
 def run(test: Callable[[Medium, GroupCommitter], Awaitable[None]]) -> None:
@@ -61,7 +61,7 @@ async def _as_coroutine(awaitable: Awaitable[None]) -> None:
     await awaitable
 
 
-async def queue(committer: GroupCommitter, *calls: Sequence[Batch]) -> list[asyncio.Task[list[Answer]]]:
+async def queue(committer: GroupCommitter, *calls: Sequence[Append]) -> list[asyncio.Task[list[Answer]]]:
     """Puts the calls into the queue, in order."""
     tasks = [asyncio.create_task(committer.commit(call)) for call in calls]
     await asyncio.sleep(0)
@@ -116,7 +116,7 @@ def test_a_caller_cancelled_before_its_group_wrote_nothing() -> None:
 @pytest.mark.parametrize("kind", [StoreUnavailable, OutcomeUnknown])
 def test_a_failure_of_the_medium_is_told_to_every_call_of_the_group(kind: type[StoreError]) -> None:
     async def test(medium: Medium, committer: GroupCommitter) -> None:
-        medium.fails = lambda batches: kind("no disk") if len(batches) > 1 else None
+        medium.fails = lambda appends: kind("no disk") if len(appends) > 1 else None
         await busy(medium, committer)
         calls = await queue(committer, [batch("a")], [batch("b")])
         medium.gate.set()
@@ -131,7 +131,7 @@ def test_a_failure_of_the_medium_is_told_to_every_call_of_the_group(kind: type[S
 
 def test_a_batch_that_cannot_be_written_fails_alone() -> None:
     async def test(medium: Medium, committer: GroupCommitter) -> None:
-        medium.fails = lambda batches: OverflowError("bad") if any(b.run_id == "bad" for b in batches) else None
+        medium.fails = lambda appends: OverflowError("bad") if any(a.batch.run_id == "bad" for a in appends) else None
         await busy(medium, committer)
         calls = await queue(committer, [batch("a")], [batch("bad")], [batch("c")])
         medium.gate.set()
@@ -139,6 +139,35 @@ def test_a_batch_that_cannot_be_written_fails_alone() -> None:
         assert answers[0] == answers[2] == [Committed(1)]
         assert isinstance(answers[1], OverflowError)
         assert medium.groups[1:] == [["a", "bad", "c"], ["a"], ["bad"], ["c"]]
+
+    run(test)
+
+
+def test_other_work_takes_its_turn_between_two_groups() -> None:
+    async def test(medium: Medium, committer: GroupCommitter) -> None:
+        await busy(medium, committer)
+        (queued,) = await queue(committer, [batch("queued")])
+        done = asyncio.create_task(committer.between_groups(lambda: [len(group) for group in medium.groups]))
+        gone = asyncio.create_task(committer.between_groups(lambda: medium.groups.append(["gone"])))
+        await asyncio.sleep(0)
+        gone.cancel()
+        medium.gate.set()
+        assert await done == [1]
+        assert await queued == [Committed(1)]
+        assert medium.groups == [["first"], ["queued"]]
+
+    run(test)
+
+
+def test_other_work_that_fails_is_told_to_its_caller_only() -> None:
+    async def test(medium: Medium, committer: GroupCommitter) -> None:
+        medium.gate.set()
+        with pytest.raises(ZeroDivisionError):
+            await committer.between_groups(lambda: 1 // 0)
+        assert await committer.commit([batch("next")]) == [Committed(1)]
+        committer.close()
+        with pytest.raises(StoreError, match="the test store is closed"):
+            await committer.between_groups(lambda: None)
 
     run(test)
 

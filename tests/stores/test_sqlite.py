@@ -377,9 +377,9 @@ def test_runs_that_commit_at_once_share_a_transaction(path: Path, monkeypatch: p
         sizes: list[int] = []
         write = store._writer.write
 
-        def counted(batches: Sequence[Batch]) -> list[Committed | FlowError]:
-            sizes.append(len(batches))
-            return write(batches)
+        def counted(appends: Sequence[Append]) -> list[Committed | FlowError]:
+            sizes.append(len(appends))
+            return write(appends)
 
         monkeypatch.setattr(store._writer, "write", counted)
 

@@ -83,16 +83,16 @@ def test_full_and_busy_are_certain(
 ) -> None:
     connection.faults = [(statement, error_of(code))] * (100 if code == sqlite3.SQLITE_BUSY else 1)
     with pytest.raises(StoreUnavailable, match=r"runs\.db .*nothing was written"):
-        writer.write(batches("a", "b"))
+        writer.write(appends("a", "b"))
     assert stored(path) == []
     connection.faults = []
-    assert writer.write(batches("a", "b")) == [Committed(2), Committed(2)]
+    assert writer.write(appends("a", "b")) == [Committed(2), Committed(2)]
     assert stored(path) == ["a", "b"]
 
 
 def test_a_busy_commit_is_repeated(path: Path, connection: FaultyConnection, writer: SqliteWriter) -> None:
     connection.faults = [("COMMIT", error_of(sqlite3.SQLITE_BUSY))] * 2
-    assert writer.write(batches("a")) == [Committed(2)]
+    assert writer.write(appends("a")) == [Committed(2)]
     assert connection.statements.count("COMMIT") == 3
     assert stored(path) == ["a"]
 
@@ -104,7 +104,7 @@ def test_an_input_output_error_poisons_the_store(
     connection.faults = [(statement, error_of(sqlite3.SQLITE_IOERR_FSYNC))]
     for _ in range(2):
         with pytest.raises(OutcomeUnknown, match=r"runs\.db met an input/output error"):
-            writer.write(batches("a", "b"))
+            writer.write(appends("a", "b"))
     assert connection.statements.count("BEGIN") == 1
     assert writer.poison is not None
 
@@ -112,7 +112,7 @@ def test_an_input_output_error_poisons_the_store(
 def test_a_commit_that_fails_in_another_way_is_unknown_too(connection: FaultyConnection, writer: SqliteWriter) -> None:
     connection.faults = [("COMMIT", error_of(sqlite3.SQLITE_CORRUPT))]
     with pytest.raises(OutcomeUnknown):
-        writer.write(batches("a"))
+        writer.write(appends("a"))
 
 
 def test_after_any_error_no_statement_but_a_rollback_follows(
@@ -121,7 +121,7 @@ def test_after_any_error_no_statement_but_a_rollback_follows(
     # SQLite may have rolled back by itself; the next statement would then commit alone.
     connection.faults = [("INSERT INTO flow_commits", error_of(sqlite3.SQLITE_FULL))]
     with pytest.raises(StoreUnavailable):
-        writer.write(batches("a", "b", "c"))
+        writer.write(appends("a", "b", "c"))
     assert connection.statements[-2:] == ["INSERT", "ROLLBACK"]
     assert stored(path) == []
 
@@ -139,7 +139,7 @@ def test_a_transaction_that_sqlite_ended_itself_is_not_rolled_back_again(
     ending = EndsItself(connection.real)
     writer = SqliteWriter(SqliteFile(str(path), "FULL", 0.2), cast(sqlite3.Connection, ending))
     with pytest.raises(StoreUnavailable):
-        writer.write(batches("a", "b"))
+        writer.write(appends("a", "b"))
     assert "ROLLBACK" not in ending.statements
     assert stored(path) == []
 
@@ -231,8 +231,8 @@ def test_a_value_that_sqlite_cannot_take_leaves_no_open_transaction(
             return getattr(bad, name)
 
     with pytest.raises(StoreError, match="BLOB"):
-        writer.write([*batches("a"), cast(Batch, Wrong())])
+        writer.write([*appends("a"), Append(cast(Batch, Wrong()))])
     assert not connection.in_transaction
     assert writer.poison is None
-    assert writer.write(batches("a")) == [Committed(2)]
+    assert writer.write(appends("a")) == [Committed(2)]
     assert stored(path) == ["a"]

@@ -63,7 +63,10 @@ class Lease:
     """Whether reaching `max_failures` holds the run; not for `HookTokenConflict` and `RunNotFound` of a link (R44)."""
     max_failures: int = 20
     hold: str | None = None
-    """JSON text of a run hold to set with the release (R43); a terminal run takes none."""
+    """JSON text of a run hold to set with the release (R43); a terminal run takes none. An object; member "builds" lists the
+    builds whose drives caused it."""
+    build: str | None = None
+    """The build of the process, noted in the hold that reaching `max_failures` sets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,9 +238,14 @@ class FlowEventStore(Protocol):
         whose hold does not name the worker's own `build` among its builds (R43). The hold stays."""
         ...
 
-    async def next_claim(self) -> int | None:
-        """The earliest claim_at of a run that is not held, microseconds, None if there is none: what an idle worker sleeps
-        until (R3)."""
+    async def next_claim(
+        self,
+        *,
+        workflows: Collection[tuple[str, str]] | None = None,
+        builds: Collection[str | None] | None = None,
+    ) -> int | None:
+        """The earliest claim_at of a run that is not held, of known workflow and build, microseconds, due or not; None if
+        there is none. What an idle worker sleeps until (R3)."""
         ...
 
     async def renew(
@@ -262,6 +270,10 @@ class FlowEventStore(Protocol):
     async def release_hold(self, run_id: str) -> bool:
         """Ends a hold: the run counts as never parked and never failed (R3). False if it was not held. Raises
         `RunNotFound`."""
+        ...
+
+    async def last_sequences(self, run_ids: Sequence[str]) -> dict[str, int]:
+        """Last sequence of each of these runs that exists, in one read."""
         ...
 
     async def changes(self) -> int:

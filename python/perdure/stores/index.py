@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
+from dataclasses import replace
 from itertools import islice
 
 from perdure.kernel import Batch
-from perdure.stores.base import ActiveHook, RunFilter, RunPage, RunRecord, RunSummary, Wakeup
+from perdure.stores import leases
+from perdure.stores.base import ActiveHook, Claimed, RunFilter, RunPage, RunRecord, RunSummary, Wakeup
+from perdure.stores.claims import MemoryClaims
+from perdure.stores.leases import UNKNOWN, RunState, Wanted
 from perdure.stores.rules import KINDS, RANK, Tally, matches, page_of, record_of, summary_of
 
 __all__ = ["MemoryIndex"]
@@ -27,6 +31,7 @@ class MemoryIndex:
     """The index tables of R50 as dicts and sorted lists. Not safe against several threads; its owner locks."""
 
     def __init__(self) -> None:
+        self.leases = MemoryClaims()
         self._runs: dict[str, _Entry] = {}
         self._run_ids: list[str] = []
         # Text order puts "retry" before "wait" and the contract the other way round, so lists hold the rank, not the kind.
@@ -40,15 +45,24 @@ class MemoryIndex:
     def pruned(self, run_id: str) -> bool:
         return False
 
-    def last_sequence(self, run_id: str) -> int | None:
+    def exists(self, run_id: str) -> bool:
+        return run_id in self._runs
+
+    def state(self, run_id: str) -> RunState:
         entry = self._runs.get(run_id)
-        return None if entry is None else entry.record.last_sequence
+        if entry is None:
+            return UNKNOWN
+        return RunState(entry.record.last_sequence, entry.record.terminal, self.leases[run_id])
 
     def token_owner(self, token_hash: bytes, besides: str) -> ActiveHook | None:
         for run_id, hook_id in self._owners.get(token_hash, ()):
             if run_id != besides:
                 return ActiveHook(run_id, hook_id)
         return None
+
+    def earliest(self, run_id: str) -> int | None:
+        """The run's earliest wakeup, ns."""
+        return min(self._runs[run_id].wakeups.values(), default=None)
 
     # writing -------------------------------------------------------------------------------------------------
 
@@ -111,6 +125,48 @@ class MemoryIndex:
             tally.pending_retries + by * record.pending_retries,
         )
 
+    # claims ---------------------------------------------------------------------------------------------------
+
+    def claim(self, owner: str, k: int, wanted: Wanted, ttl_ns: int, now: int) -> list[Claimed]:
+        """As `FlowEventStore.claim`."""
+        found: list[str] = []
+        passed: list[str] = []
+        for claim_at, run_id in self.leases.in_order():
+            if claim_at > now // 1000 or len(found) == k:
+                break
+            if leases.is_claimable(self.leases[run_id], now):
+                if self._is_wanted(run_id, wanted):
+                    found.append(run_id)
+            else:
+                passed.append(run_id)
+        for run_id in passed:
+            self.leases[run_id] = leases.passed_over(self.leases[run_id])
+        return [self._give(run_id, owner, ttl_ns, now) for run_id in found]
+
+    def claim_held(self, owner: str, k: int, build: str, wanted: Wanted, ttl_ns: int, now: int) -> list[Claimed]:
+        """As `FlowEventStore.claim_held`."""
+        found = (
+            run_id
+            for run_id in self.leases.held()
+            if leases.is_claimable_though_held(self.leases[run_id], now, build) and self._is_wanted(run_id, wanted)
+        )
+        return [self._give(run_id, owner, ttl_ns, now) for run_id in islice(found, k)]
+
+    def next_claim(self, wanted: Wanted) -> int | None:
+        """As `FlowEventStore.next_claim`."""
+        for claim_at, run_id in self.leases.in_order():
+            if self.leases[run_id].hold is None and self._is_wanted(run_id, wanted):
+                return claim_at
+        return None
+
+    def _is_wanted(self, run_id: str, wanted: Wanted) -> bool:
+        record = self._runs[run_id].record
+        return wanted.includes(record.name, record.version, record.build)
+
+    def _give(self, run_id: str, owner: str, ttl_ns: int, now: int) -> Claimed:
+        row = self.leases[run_id] = leases.claimed(self.leases[run_id], owner, ttl_ns, now)
+        return Claimed(run_id, row.epoch, self._runs[run_id].record.last_sequence, now)
+
     # questions -----------------------------------------------------------------------------------------------
 
     def due(self, now: int, limit: int | None) -> list[Wakeup]:
@@ -136,10 +192,11 @@ class MemoryIndex:
 
     def runs(self, filter: RunFilter, after: str | None, limit: int) -> RunPage:
         """One page of the run index, by run id."""
-        start = 0 if after is None else bisect_right(self._run_ids, after)
+        run_ids = self.leases.held() if filter.held else self._run_ids
+        start = 0 if after is None else bisect_right(run_ids, after)
         found: list[RunRecord] = []
-        for run_id in islice(self._run_ids, start, None):
-            record = self._runs[run_id].record
+        for run_id in islice(run_ids, start, None):
+            record = replace(self._runs[run_id].record, hold=self.leases[run_id].hold)
             if matches(filter, record):
                 found.append(record)
                 if len(found) > limit:

@@ -7,7 +7,8 @@ from typing import Final, NamedTuple, Protocol
 
 from perdure.errors import EventConflict, FlowError, HookTokenConflict, RunConflict, RunNotFound
 from perdure.kernel import Batch
-from perdure.stores.base import ActiveHook, RunFilter, RunPage, RunRecord, RunSummary
+from perdure.stores import leases
+from perdure.stores.base import ActiveHook, Append, RunFilter, RunPage, RunRecord, RunSummary
 
 __all__ = [
     "ALL_RUNS",
@@ -32,14 +33,14 @@ KINDS: Final[dict[int, str]] = {rank: kind for kind, rank in RANK.items()}
 
 
 class Lookup(Protocol):
-    """What a refusal is judged by: the store as the batches before this one left it."""
+    """What else a refusal is judged by: the store as the batches before this one left it."""
 
     def pruned(self, run_id: str) -> bool:
         """Whether the id has a tombstone (R51)."""
         ...
 
-    def last_sequence(self, run_id: str) -> int | None:
-        """Sequence of the run's last event, None for an unknown run."""
+    def exists(self, run_id: str) -> bool:
+        """Whether the run has events."""
         ...
 
     def token_owner(self, token_hash: bytes, besides: str) -> ActiveHook | None:
@@ -47,16 +48,18 @@ class Lookup(Protocol):
         ...
 
 
-def refusal(batch: Batch, rows: Lookup) -> FlowError | None:
-    """The first refusal of `batch` in the order of R47, None if it may be written."""
-    run_id = batch.run_id
-    if rows.pruned(run_id):
+def refusal(append: Append, row: leases.RunState, now: int, rows: Lookup) -> FlowError | None:
+    """The first refusal of `append` in the order of R47, None if it may be written. `now` is the store's clock, ns."""
+    batch, run_id = append.batch, append.batch.run_id
+    if row.last_sequence == 0 and rows.pruned(run_id):
         return RunConflict(run_id, "pruned")
-    actual = rows.last_sequence(run_id) or 0
-    if actual != batch.expected_sequence:
-        return EventConflict(run_id, batch.expected_sequence, actual)
+    refused = leases.refusal(run_id, row.lease, append.lease, now)
+    if refused is not None:
+        return refused
+    if row.last_sequence != batch.expected_sequence:
+        return EventConflict(run_id, batch.expected_sequence, row.last_sequence)
     for linked in batch.links:
-        if linked != run_id and rows.last_sequence(linked) is None:
+        if linked != run_id and not rows.exists(linked):
             return RunNotFound(linked)
     for hook in batch.insert_hooks:
         owner = rows.token_owner(hook.token_hash, run_id)
@@ -65,15 +68,14 @@ def refusal(batch: Batch, rows: Lookup) -> FlowError | None:
     return None
 
 
-def check_call(batches: Sequence[Batch]) -> None:
+def check_call(appends: Sequence[Append]) -> None:
     """Raises `ValueError` for a call with two batches of one run: which of them is meant to come first is not said."""
     seen: set[str] = set()
-    for batch in batches:
-        if batch.run_id in seen:
-            raise ValueError(
-                f"run {batch.run_id!r} has two batches in one commit call; commit them one after the other"
-            )
-        seen.add(batch.run_id)
+    for append in appends:
+        run_id = append.batch.run_id
+        if run_id in seen:
+            raise ValueError(f"run {run_id!r} has two batches in one commit call; commit them one after the other")
+        seen.add(run_id)
 
 
 def lines_after(lines: bytes, first_sequence: int, after: int) -> bytes:
@@ -87,7 +89,7 @@ def lines_after(lines: bytes, first_sequence: int, after: int) -> bytes:
 
 
 def record_of(batch: Batch) -> RunRecord:
-    """The run's row after `batch`, apart from the kernel's objects."""
+    """The run's row after `batch`, apart from the kernel's objects and from its hold."""
     row = batch.row
     return RunRecord(
         batch.run_id,
@@ -114,13 +116,14 @@ def matches(filter: RunFilter, record: RunRecord) -> bool:
         and (filter.version is None or record.version == filter.version)
         and (filter.build is None or record.build == filter.build)
         and (filter.terminal is None or record.terminal == filter.terminal)
+        and (filter.held is None or (record.hold is not None) == filter.held)
     )
 
 
-def check_limit(limit: int | None) -> None:
+def check_limit(limit: int | None, name: str = "limit") -> None:
     """Raises `ValueError` for a limit below 1."""
     if limit is not None and limit < 1:
-        raise ValueError(f"limit is {limit}; ask for at least 1 row")
+        raise ValueError(f"{name} is {limit}; ask for at least 1 row")
 
 
 def page_of(found: Sequence[RunRecord], limit: int) -> RunPage:

@@ -7,17 +7,29 @@ import os
 import sqlite3
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from threading import Lock
 from typing import Any, Final, TypeVar
 
-from perdure.errors import FlowError, OutcomeUnknown, RunNotFound, StoreError
+from perdure.errors import FlowError, LeaseLost, OutcomeUnknown, RunNotFound, StoreError
 from perdure.instant import MAX_NS, MIN_NS, due_key, parse_instant
-from perdure.kernel import Batch
-from perdure.stores.base import ActiveHook, Append, Committed, RunFilter, RunPage, RunRecord, RunSummary, Wakeup
+from perdure.stores import leases, sqlite_claims
+from perdure.stores.base import (
+    ActiveHook,
+    Append,
+    Claimed,
+    Committed,
+    LeaseState,
+    RunFilter,
+    RunPage,
+    RunRecord,
+    RunSummary,
+    Wakeup,
+)
 from perdure.stores.group import GroupCommitter
+from perdure.stores.leases import Wanted
 from perdure.stores.rules import ALL_RUNS, KINDS, Tally, check_limit, lines_after, page_of, summary_of
 from perdure.stores.sqlite_file import SqliteFile, Synchronous
 from perdure.stores.sqlite_writer import SqliteWriter
@@ -40,7 +52,7 @@ NEXT: Final = f"{_WAKEUP} ORDER BY w.due_key, w.run_id, w.kind, w.subject_id LIM
 TOKEN: Final = "SELECT run_id, hook_id FROM flow_hooks WHERE token_hash = ? ORDER BY run_id, hook_id"
 _RUNS: Final = """
 SELECT run_id, name, version, build, status, terminal, open_waits, active_hooks, pending_retries,
-    created_at, updated_at, ended_at, last_sequence
+    created_at, updated_at, ended_at, last_sequence, hold
 FROM flow_runs"""
 HOOKS: Final = "SELECT run_id, hook_id FROM flow_hooks ORDER BY run_id, hook_id"
 RUN_IDS: Final = "SELECT run_id FROM flow_runs ORDER BY run_id"
@@ -73,12 +85,14 @@ class SqliteEventStore:
         self._file = SqliteFile.at(address, synchronous, busy_seconds)
         self._clock = clock
         connection = self._file.open_writer()
-        self._writer = SqliteWriter(self._file, connection)
+        self._writer = SqliteWriter(self._file, connection, clock)
         self._writing = ThreadPoolExecutor(1, "perdure-sqlite-writer")
         self._group = GroupCommitter(self._write, self._writing, str(self._file))
         self._connections = [connection]
         self._reading = ThreadPoolExecutor(1 if self._file.in_memory else _READERS, "perdure-sqlite-reader")
         self._idle: deque[sqlite3.Connection] = deque()
+        self._watcher: sqlite3.Connection | None = None
+        self._watching = Lock()
         self._turn: AbstractContextManager[object] = nullcontext()
         if self._file.in_memory:
             # Its tables exist on this one connection only, so reads take turns with the writer.
@@ -91,7 +105,7 @@ class SqliteEventStore:
 
     async def commit(self, appends: Sequence[Append]) -> list[Committed | FlowError]:
         """As `FlowEventStore.commit`."""
-        return await self._group.commit([append.batch for append in appends])
+        return await self._group.commit(appends)
 
     async def history(self, run_id: str, after: int = 0) -> bytes:
         """As `FlowEventStore.history`."""
@@ -139,6 +153,78 @@ class SqliteEventStore:
         rows = await self._read(lambda connection: connection.execute(SUMMARY).fetchall())
         return summary_of(Tally(*row) for row in rows)
 
+    async def claim(
+        self,
+        owner: str,
+        k: int,
+        *,
+        workflows: Collection[tuple[str, str]] | None = None,
+        builds: Collection[str | None] | None = None,
+        ttl_ns: int,
+    ) -> list[Claimed]:
+        """As `FlowEventStore.claim`."""
+        check_limit(k, "k")
+        wanted = Wanted(workflows, builds)
+        return await self._transact(lambda db, now: sqlite_claims.claim(db, owner, k, wanted, ttl_ns, now))
+
+    async def claim_held(
+        self,
+        owner: str,
+        k: int,
+        *,
+        build: str,
+        workflows: Collection[tuple[str, str]] | None = None,
+        builds: Collection[str | None] | None = None,
+        ttl_ns: int,
+    ) -> list[Claimed]:
+        """As `FlowEventStore.claim_held`."""
+        check_limit(k, "k")
+        wanted = Wanted(workflows, builds)
+        return await self._transact(lambda db, now: sqlite_claims.claim_held(db, owner, k, build, wanted, ttl_ns, now))
+
+    async def next_claim(
+        self,
+        *,
+        workflows: Collection[tuple[str, str]] | None = None,
+        builds: Collection[str | None] | None = None,
+    ) -> int | None:
+        """As `FlowEventStore.next_claim`."""
+        query, values = sqlite_claims.next_query(Wanted(workflows, builds))
+        row = await self._read(lambda connection: connection.execute(query, values).fetchone())
+        return None if row is None else row[0]
+
+    async def renew(
+        self, owner: str, pairs: Sequence[tuple[str, int]], *, ttl_ns: int
+    ) -> list[tuple[str, int] | LeaseLost]:
+        """As `FlowEventStore.renew`."""
+        return await self._transact(lambda db, now: sqlite_claims.renew(db, owner, pairs, ttl_ns, now))
+
+    async def lease(self, run_id: str) -> LeaseState:
+        """As `FlowEventStore.lease`."""
+        state = await self._read(lambda connection: sqlite_claims.known_state(connection, run_id))
+        return leases.state_of(state.lease, state.last_sequence, self._clock())
+
+    async def last_sequences(self, run_ids: Collection[str]) -> dict[str, int]:
+        """As `FlowEventStore.last_sequences`."""
+        query = f"SELECT run_id, last_sequence FROM flow_runs WHERE run_id IN ({', '.join('?' * len(run_ids))})"
+        return dict(await self._read(lambda connection: connection.execute(query, tuple(run_ids)).fetchall()))
+
+    async def void(self, owner: str) -> int:
+        """As `FlowEventStore.void`."""
+        return await self._transact(lambda db, now: sqlite_claims.void(db, owner))
+
+    async def set_hold(self, run_id: str, hold: str, *, expected_sequence: int) -> bool:
+        """As `FlowEventStore.set_hold`."""
+        return await self._transact(lambda db, now: sqlite_claims.set_hold(db, run_id, hold, expected_sequence, now))
+
+    async def release_hold(self, run_id: str) -> bool:
+        """As `FlowEventStore.release_hold`."""
+        return await self._transact(lambda db, now: sqlite_claims.release_hold(db, run_id))
+
+    async def changes(self) -> int:
+        """As `FlowEventStore.changes`."""
+        return await self._on_reader(self._data_version) + self._writer.commits
+
     async def close(self) -> None:
         """As `FlowEventStore.close`. Later calls raise `StoreError`."""
         if self._closing is None:
@@ -157,28 +243,53 @@ class SqliteEventStore:
         for connection in self._connections:
             connection.close()
 
-    def _write(self, batches: Sequence[Batch]) -> list[Committed | FlowError]:
+    def _write(self, appends: Sequence[Append]) -> list[Committed | FlowError]:
         with self._turn:
-            return self._writer.write(batches)
+            return self._writer.write(appends)
+
+    async def _transact(self, work: Callable[[sqlite3.Connection, int], T]) -> T:
+        def on_the_writing_thread() -> T:
+            with self._turn:
+                return self._writer.transact(work)
+
+        return await self._group.between_groups(on_the_writing_thread)
 
     async def _read(self, query: Callable[[sqlite3.Connection], T]) -> T:
+        return await self._on_reader(lambda: self._with_reader(query))
+
+    async def _on_reader(self, read: Callable[[], T]) -> T:
         if self._closing is not None:
             raise StoreError(f"{self._file} is closed; open the store again to use it")
-        return await asyncio.get_running_loop().run_in_executor(self._reading, self._with_reader, query)
+        return await asyncio.get_running_loop().run_in_executor(self._reading, self._reading_failures, read)
 
-    def _with_reader(self, query: Callable[[sqlite3.Connection], T]) -> T:
+    def _reading_failures(self, read: Callable[[], T]) -> T:
         poison = self._writer.poison
         if poison is not None:
             raise OutcomeUnknown(poison.detail)
         try:
-            connection = self._reader()
-            try:
-                with self._turn:
-                    return query(connection)
-            finally:
-                self._idle.append(connection)
+            return read()
         except sqlite3.Error as error:
             raise self._file.failure(error, "reading") from None
+
+    def _with_reader(self, query: Callable[[sqlite3.Connection], T]) -> T:
+        connection = self._reader()
+        try:
+            with self._turn:
+                return query(connection)
+        finally:
+            self._idle.append(connection)
+
+    def _data_version(self) -> int:
+        """SQLite's count of what other connections, ours and those of others, have committed. It can be compared on one
+        connection only, so one is kept for it. Nobody else has a database in memory."""
+        if self._file.in_memory:
+            return 0
+        with self._watching:
+            if self._watcher is None:
+                self._watcher = self._file.open_reader()
+                self._connections.append(self._watcher)
+            (version,) = self._watcher.execute("PRAGMA data_version").fetchone()
+        return int(version)
 
     def _reader(self) -> sqlite3.Connection:
         try:
@@ -201,6 +312,8 @@ def listing(filter: RunFilter, after: str | None, limit: int) -> tuple[str, list
         if value is not None:
             terms.append(f"{column} = ?")
             values.append(value)
+    if filter.held is not None:
+        terms.append(f"hold IS {'NOT NULL' if filter.held else 'NULL'}")
     if after is not None:
         terms.append("run_id > ?")
         values.append(after)
@@ -214,7 +327,7 @@ def _wakeup(row: tuple[str, int, str, str, str | None]) -> Wakeup:
 
 
 def _record(row: tuple[Any, ...]) -> RunRecord:
-    run_id, name, version, build, status, terminal, waits, hooks, retries, created, updated, ended, last = row
+    run_id, name, version, build, status, terminal, waits, hooks, retries, created, updated, ended, last, hold = row
     return RunRecord(
         run_id,
         name,
@@ -229,4 +342,5 @@ def _record(row: tuple[Any, ...]) -> RunRecord:
         parse_instant(updated),
         None if ended is None else parse_instant(ended),
         last,
+        hold,
     )

@@ -1,33 +1,39 @@
-"""The one writing connection of an SQLite store: a group of batches as one transaction (R47, R48, R50)."""
+"""The one writing connection of an SQLite store: a group of batches, or a change of leases, as one transaction (R47, R48,
+R50)."""
 
 from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
 
 from perdure.errors import OutcomeUnknown, StoreError
-from perdure.instant import due_key
+from perdure.instant import due_key, parse_instant
 from perdure.kernel import Batch
-from perdure.stores.base import ActiveHook, Committed
+from perdure.stores import leases
+from perdure.stores.base import ActiveHook, Append, Committed
 from perdure.stores.group import Answer
 from perdure.stores.rules import RANK, refusal
+from perdure.stores.sqlite_claims import read_state, write_columns
 from perdure.stores.sqlite_file import SqliteFile, is_busy, is_certain, is_input_output
 
 __all__ = ["SqliteWriter"]
 
+T = TypeVar("T")
 _PAUSE_SECONDS: Final = 0.02
 _ADVANCE: Final = """
 UPDATE flow_runs SET
     last_sequence = ?, status = ?, terminal = ?, open_waits = ?, active_hooks = ?, pending_retries = ?,
-    updated_at = ?, ended_at = ?, claim_at = iif(?, NULL, claim_at)
+    updated_at = ?, ended_at = ?
 WHERE run_id = ? AND last_sequence = ?"""
+STEADY: Final = f"{_ADVANCE} AND owner = ? AND epoch = ? AND claim_at >= ? AND failures = 0 AND hold IS NULL"
 _CREATE: Final = """
 INSERT INTO flow_runs (
     run_id, name, version, build, status, terminal, open_waits, active_hooks, pending_retries,
-    created_at, updated_at, ended_at, last_sequence, claim_at
-) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, iif(?, NULL, 0))"""
+    created_at, updated_at, ended_at, last_sequence
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+EARLIEST: Final = "SELECT min(due_key) FROM flow_wakeups WHERE run_id = ?"
 _APPEND: Final = "INSERT INTO flow_commits (run_id, first_sequence, last_sequence, lines) VALUES (?, ?, ?, ?)"
 _SET_WAKEUP: Final = """
 INSERT INTO flow_wakeups (run_id, kind, subject_id, due_key) VALUES (?, ?, ?, ?)
@@ -37,27 +43,42 @@ SELECT run_id, hook_id FROM flow_hooks WHERE token_hash = ? AND run_id <> ? ORDE
 
 
 class SqliteWriter:
-    """Writes groups of batches. Used by one thread at a time.
+    """Writes groups of batches. Used by one thread at a time. `clock` is the store's, ns.
 
     After an input/output error it is poisoned: SQLite's picture of the file may be wrong, so `poison` holds the error that
     every later call must raise."""
 
-    def __init__(self, file: SqliteFile, connection: sqlite3.Connection) -> None:
+    def __init__(
+        self, file: SqliteFile, connection: sqlite3.Connection, clock: Callable[[], int] = time.time_ns
+    ) -> None:
         self._file = file
         self._connection = connection
+        self._clock = clock
         self.poison: OutcomeUnknown | None = None
+        self.commits = 0
+        """How many transactions have been committed."""
 
-    def write(self, batches: Sequence[Batch]) -> list[Answer]:
-        """Commits `batches` (of different runs) in one transaction, in run id order; refusals are among the answers.
+    def write(self, appends: Sequence[Append]) -> list[Answer]:
+        """Commits batches (of different runs) in one transaction, in run id order; refusals are among the answers.
 
         Raises `StoreUnavailable` or `StoreError` with nothing written, or `OutcomeUnknown`."""
+
+        def work(connection: sqlite3.Connection, now: int) -> list[Answer]:
+            answers = {
+                append.batch.run_id: self._apply(append, now)
+                for append in sorted(appends, key=lambda append: append.batch.run_id)
+            }
+            return [answers[append.batch.run_id] for append in appends]
+
+        return self.transact(work)
+
+    def transact(self, work: Callable[[sqlite3.Connection, int], T]) -> T:
+        """Runs `work` in one transaction. It is given the store's clock, read once the write lock is held (R45)."""
         if self.poison is not None:
             raise OutcomeUnknown(self.poison.detail)
-        answers: dict[str, Answer] = {}
         try:
             self._connection.execute("BEGIN IMMEDIATE")
-            for batch in sorted(batches, key=lambda batch: batch.run_id):
-                answers[batch.run_id] = self._apply(batch)
+            given = work(self._connection, self._clock())
         except sqlite3.Error as error:
             raise self._failed(error, "writing") from None
         except BaseException:
@@ -65,47 +86,53 @@ class SqliteWriter:
             self._roll_back()
             raise
         self._commit()
-        return [answers[batch.run_id] for batch in batches]
+        self.commits += 1
+        return given
 
     # one batch -----------------------------------------------------------------------------------------------
 
-    def _apply(self, batch: Batch) -> Answer:
-        # The usual batch needs no look before it writes: one statement compares the sequence and moves it.
-        plain = batch.expected_sequence > 0 and batch.lines and not batch.links and not batch.insert_hooks
-        if not (plain and self._advance(batch)):
-            refused = refusal(batch, self)
-            if refused is not None:
-                return refused
-            if not batch.lines:
-                return Committed(batch.last_sequence)
+    def _apply(self, append: Append, now: int) -> Answer:
+        batch = append.batch
+        if self._advance_steadily(append, now):
+            self._write_events(batch)
+            return Committed(batch.last_sequence, now, None if append.lease is None else append.lease.epoch)
+        state = read_state(self._connection, batch.run_id)
+        refused = refusal(append, state, now, self)
+        if refused is not None:
+            return refused
+        if batch.lines:
             if batch.expected_sequence:
-                self._advance(batch)
+                self._connection.execute(_ADVANCE, _advance_values(batch))
             else:
                 self._create(batch)
-        run_id = batch.run_id
-        self._connection.execute(_APPEND, (run_id, batch.first_sequence, batch.last_sequence, batch.lines))
+            self._write_events(batch)
+        row, epoch = leases.committed(state.lease, append, now, lambda: self._earliest(batch.run_id))
+        if row != state.lease:
+            write_columns(self._connection, batch.run_id, row)
+        return Committed(batch.last_sequence, now, epoch)
+
+    def _advance_steadily(self, append: Append, now: int) -> bool:
+        """The usual commit under a lease leaves the lease as it is: one statement compares sequence and lease, and moves the
+        sequence. False if this is not such a commit, or if it must be looked at; nothing was written then."""
+        batch, lease = append.batch, append.lease
+        if lease is None or lease.epoch is None or lease.claim != "none" or lease.after != "keep" or lease.hold:
+            return False
+        if batch.row.terminal or batch.links or batch.insert_hooks or not batch.lines:
+            return False
+        values = (*_advance_values(batch), lease.owner, lease.epoch, leases.renewal_from(lease.ttl_ns, now))
+        return self._connection.execute(STEADY, values).rowcount == 1
+
+    def _earliest(self, run_id: str) -> int | None:
+        (due,) = self._connection.execute(EARLIEST, (run_id,)).fetchone()
+        return None if due is None else parse_instant(due)
+
+    def _write_events(self, batch: Batch) -> None:
+        run_id, execute = batch.run_id, self._connection.execute
+        execute(_APPEND, (run_id, batch.first_sequence, batch.last_sequence, batch.lines))
         self._write_wakeups(batch)
         self._write_hooks(batch)
         for linked in batch.links:
-            self._connection.execute("INSERT INTO flow_links VALUES (?, ?) ON CONFLICT DO NOTHING", (run_id, linked))
-        return Committed(batch.last_sequence)
-
-    def _advance(self, batch: Batch) -> bool:
-        row = batch.row
-        values = (
-            row.last_sequence,
-            row.status,
-            row.terminal,
-            row.open_waits,
-            row.active_hooks,
-            row.pending_retries,
-            due_key(row.updated_at),
-            None if row.ended_at is None else due_key(row.ended_at),
-            row.terminal,
-            batch.run_id,
-            batch.expected_sequence,
-        )
-        return self._connection.execute(_ADVANCE, values).rowcount == 1
+            execute("INSERT INTO flow_links VALUES (?, ?) ON CONFLICT DO NOTHING", (run_id, linked))
 
     def _create(self, batch: Batch) -> None:
         row = batch.row
@@ -123,7 +150,6 @@ class SqliteWriter:
             due_key(row.updated_at),
             None if row.ended_at is None else due_key(row.ended_at),
             row.last_sequence,
-            row.terminal,
         )
         self._connection.execute(_CREATE, values)
 
@@ -159,9 +185,9 @@ class SqliteWriter:
         found = self._connection.execute("SELECT 1 FROM flow_tombstones WHERE run_id = ?", (run_id,)).fetchone()
         return found is not None
 
-    def last_sequence(self, run_id: str) -> int | None:
-        found = self._connection.execute("SELECT last_sequence FROM flow_runs WHERE run_id = ?", (run_id,)).fetchone()
-        return None if found is None else found[0]
+    def exists(self, run_id: str) -> bool:
+        found = self._connection.execute("SELECT 1 FROM flow_runs WHERE run_id = ?", (run_id,)).fetchone()
+        return found is not None
 
     def token_owner(self, token_hash: bytes, besides: str) -> ActiveHook | None:
         found = self._connection.execute(_TOKEN_OWNER, (token_hash, besides)).fetchone()
@@ -200,3 +226,19 @@ class SqliteWriter:
             self.poison = self._file.unknown(error)
             return False
         return True
+
+
+def _advance_values(batch: Batch) -> tuple[object, ...]:
+    row = batch.row
+    return (
+        row.last_sequence,
+        row.status,
+        row.terminal,
+        row.open_waits,
+        row.active_hooks,
+        row.pending_retries,
+        due_key(row.updated_at),
+        None if row.ended_at is None else due_key(row.ended_at),
+        batch.run_id,
+        batch.expected_sequence,
+    )

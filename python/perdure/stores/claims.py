@@ -1,0 +1,50 @@
+"""The lease columns in memory, kept in the order of claims, so that none of a worker's questions scans runs (R3, W1)."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+
+from perdure.stores.leases import NEW, Columns
+
+__all__ = ["MemoryClaims"]
+
+
+class MemoryClaims:
+    """Each run's columns, the runs by (claim_at, run id), and the held ones. Not safe against several threads."""
+
+    def __init__(self) -> None:
+        self._columns: dict[str, Columns] = {}
+        self._order: list[tuple[int, str]] = []
+        self._held: list[str] = []
+
+    def __getitem__(self, run_id: str) -> Columns:
+        """A run's columns; those of a new one if it has none yet."""
+        return self._columns.get(run_id, NEW)
+
+    def __setitem__(self, run_id: str, row: Columns) -> None:
+        before = self._columns.get(run_id)
+        self._columns[run_id] = row
+        claim_at, hold = (None, None) if before is None else (before.claim_at, before.hold)
+        if claim_at != row.claim_at:
+            if claim_at is not None:
+                del self._order[bisect_left(self._order, (claim_at, run_id))]
+            if row.claim_at is not None:
+                insort(self._order, (row.claim_at, run_id))
+        if (hold is None) != (row.hold is None):
+            if row.hold is None:
+                del self._held[bisect_left(self._held, run_id)]
+            else:
+                insort(self._held, run_id)
+
+    def in_order(self) -> Iterator[tuple[int, str]]:
+        """(claim_at, run id) in the order of claims; columns must not be set meanwhile."""
+        return iter(self._order)
+
+    def held(self) -> list[str]:
+        """The held runs, by id."""
+        return list(self._held)
+
+    def owned_by(self, owner: str) -> list[str]:
+        """The runs that `owner` leases; asked when a process has died, so it may look at all."""
+        return [run_id for run_id, row in self._columns.items() if row.owner == owner]
