@@ -10,8 +10,6 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-const DEFAULT_MAX_EVENT_BYTES: usize = 1_048_576;
-
 type Projected = Result<State, Box<Refusal>>;
 
 /// A run without events.
@@ -29,7 +27,7 @@ pub fn project(py: Python<'_>, run_id: &str, history: &[u8], max_event_bytes: us
 
 /// Folds many histories on up to `threads` threads: a run or its refusal for each, in order.
 #[pyfunction]
-#[pyo3(signature = (histories, threads, max_event_bytes = DEFAULT_MAX_EVENT_BYTES))]
+#[pyo3(signature = (histories, threads, max_event_bytes = 1_048_576))]
 pub fn project_many(
     py: Python<'_>,
     histories: Vec<(String, PyBackedBytes)>,

@@ -88,10 +88,18 @@ impl<'a> Cursor<'a> {
     #[inline]
     pub fn digits(&mut self) -> Read<&'a str> {
         let start = self.at;
+        self.skip_digits();
+        self.since(start)
+    }
+
+    /// How many digits were here.
+    #[inline]
+    fn skip_digits(&mut self) -> usize {
+        let start = self.at;
         while matches!(self.peek(), Some(b'0'..=b'9')) {
             self.at += 1;
         }
-        self.since(start)
+        self.at - start
     }
 
     /// Lower-case letters and underscores, as far as they go.
@@ -107,15 +115,20 @@ impl<'a> Cursor<'a> {
     /// A string from its opening quote on; the answer is what stands between the quotes, still escaped.
     #[inline]
     pub fn string(&mut self) -> Read<&'a str> {
+        let start = self.at + 1;
+        self.skip_string()?;
+        self.text.get(start..self.at - 1).ok_or(Flaw("cut inside a character"))
+    }
+
+    #[inline]
+    fn skip_string(&mut self) -> Read<()> {
         self.byte(b'"', "a string was expected")?;
-        let start = self.at;
         loop {
             self.at += plain_length(self.rest());
             match self.peek() {
                 Some(b'"') => {
-                    let raw = self.since(start)?;
                     self.at += 1;
-                    return Ok(raw);
+                    return Ok(());
                 }
                 Some(b'\\') => self.escape()?,
                 Some(_) => return Err(Flaw("a control character in a string")),
@@ -141,12 +154,14 @@ impl<'a> Cursor<'a> {
         }
         match self.peek() {
             Some(b'0') => self.at += 1,
-            Some(b'1'..=b'9') => drop(self.digits()?),
+            Some(b'1'..=b'9') => {
+                self.skip_digits();
+            }
             _ => return Err(BROKEN),
         }
         if self.peek() == Some(b'.') {
             self.at += 1;
-            if self.digits()?.is_empty() {
+            if self.skip_digits() == 0 {
                 return Err(BROKEN);
             }
         }
@@ -155,7 +170,7 @@ impl<'a> Cursor<'a> {
             if matches!(self.peek(), Some(b'+' | b'-')) {
                 self.at += 1;
             }
-            if self.digits()?.is_empty() {
+            if self.skip_digits() == 0 {
                 return Err(BROKEN);
             }
         }
@@ -164,7 +179,7 @@ impl<'a> Cursor<'a> {
 
     fn scalar(&mut self) -> Read<()> {
         match self.peek() {
-            Some(b'"') => drop(self.string()?),
+            Some(b'"') => self.skip_string()?,
             Some(b'-' | b'0'..=b'9') => self.number()?,
             Some(_) if self.literal("null") || self.literal("true") || self.literal("false") => {}
             _ => return Err(Flaw("a value was expected")),
@@ -172,8 +187,9 @@ impl<'a> Cursor<'a> {
         Ok(())
     }
 
+    #[inline]
     fn key(&mut self) -> Read<()> {
-        self.string()?;
+        self.skip_string()?;
         self.blanks();
         self.byte(b':', "a colon was expected")?;
         self.blanks();

@@ -40,7 +40,7 @@ fn canonical_head<'a>(cursor: &mut Cursor<'a>) -> Option<(&'a str, u64, Ns)> {
     if !cursor.literal("{\"run_id\":") {
         return None;
     }
-    let run_id = cursor.string().ok().filter(|raw| !raw.contains('\\'))?;
+    let run_id = cursor.string().ok().filter(|raw| !raw.as_bytes().contains(&b'\\'))?;
     if !cursor.literal(",\"sequence\":") {
         return None;
     }
@@ -83,11 +83,10 @@ fn read_any_order(line: &str) -> Read<Envelope<'_>> {
 /// 8-4-4-4-12 hexadecimal digits with hyphens, either case.
 #[inline]
 fn is_event_id(text: &str) -> bool {
-    text.len() == 36
-        && text.bytes().enumerate().all(|(at, byte)| match at {
-            8 | 13 | 18 | 23 => byte == b'-',
-            _ => byte.is_ascii_hexdigit(),
-        })
+    let Ok(bytes) = <&[u8; 36]>::try_from(text.as_bytes()) else { return false };
+    let hyphens = [bytes[8], bytes[13], bytes[18], bytes[23]] == *b"----";
+    // Counting instead of stopping at the first lets the compiler look at many bytes at once.
+    hyphens && bytes.iter().map(|byte| u32::from(byte.is_ascii_hexdigit())).sum::<u32>() == 32
 }
 
 /// What a line that could not be read is refused as: bad grammar comes before a foreign version, and that before bad form.
@@ -135,32 +134,38 @@ pub fn unreadable(text: &str, flaw: Flaw) -> Box<Refusal> {
 
 /// UTF-8 or the refusal.
 pub fn utf8(bytes: &[u8]) -> Result<&str> {
-    std::str::from_utf8(bytes).map_err(|_| Refusal::unreadable(Fault::Malformed, NOT_UTF8))
+    std::str::from_utf8(bytes).map_err(|_| Refusal::unreadable(Fault::Malformed, "not UTF-8"))
 }
 
-const NOT_UTF8: &str = "not UTF-8";
-
 /// The lines of `history` as envelopes of `run_id`, blank lines skipped. Numbers count every line from 1.
-///
-/// The bytes are checked for UTF-8 once; a line that holds a broken character is refused when its turn comes.
 #[derive(Debug)]
 pub struct Lines<'a> {
     run_id: &'a str,
-    rest: &'a str,
-    broken: bool,
+    rest: &'a [u8],
     number: usize,
 }
 
 impl<'a> Lines<'a> {
-    pub fn new(run_id: &'a str, history: &'a [u8]) -> Self {
-        let (rest, broken) = match std::str::from_utf8(history) {
-            Ok(text) => (text, false),
-            Err(_) => (history.utf8_chunks().next().map_or("", |chunk| chunk.valid()), true),
-        };
-        Self { run_id, rest, broken, number: 0 }
+    pub const fn new(run_id: &'a str, history: &'a [u8]) -> Self {
+        Self { run_id, rest: history, number: 0 }
     }
 
-    fn decode(&self, line: &'a str) -> Result<Envelope<'a>> {
+    /// The next line without its end. Checked as UTF-8 line by line, while it is in the cache for its reading.
+    #[inline]
+    fn next_line(&mut self) -> Option<&'a [u8]> {
+        if self.rest.is_empty() {
+            return None;
+        }
+        self.number += 1;
+        let end = memchr::memchr(b'\n', self.rest).unwrap_or(self.rest.len());
+        let (line, rest) = self.rest.split_at_checked(end)?;
+        self.rest = rest.get(1..).unwrap_or_default();
+        Some(line)
+    }
+
+    #[inline]
+    fn decode(&self, line: &'a [u8]) -> Result<Envelope<'a>> {
+        let line = utf8(line).map_err(|refusal| refusal.in_line(self.number))?;
         let envelope = read(line).map_err(|flaw| classify(line, flaw).in_line(self.number))?;
         if envelope.run_id != self.run_id {
             return Err(Refusal::unreadable(Fault::ForeignRun, "a line of another run").in_line(self.number));
@@ -175,15 +180,7 @@ impl<'a> Iterator for Lines<'a> {
     #[inline]
     fn next(&mut self) -> Option<Self::Item> {
         loop {
-            self.number += 1;
-            let Some((line, rest)) = self.rest.split_once('\n') else {
-                let last = std::mem::take(&mut self.rest);
-                if std::mem::take(&mut self.broken) {
-                    return Some(Err(Refusal::unreadable(Fault::Malformed, NOT_UTF8).in_line(self.number)));
-                }
-                return (!is_blank(last)).then(|| self.decode(last));
-            };
-            self.rest = rest;
+            let line = self.next_line()?;
             if !is_blank(line) {
                 return Some(self.decode(line));
             }
@@ -191,6 +188,6 @@ impl<'a> Iterator for Lines<'a> {
     }
 }
 
-fn is_blank(line: &str) -> bool {
-    line.bytes().all(|byte| matches!(byte, b' ' | b'\t' | b'\r'))
+fn is_blank(line: &[u8]) -> bool {
+    line.iter().all(|byte| matches!(byte, b' ' | b'\t' | b'\r'))
 }

@@ -30,6 +30,7 @@ pub fn project(run_id: &str, history: &[u8], max_event_bytes: usize) -> Result<S
 pub fn extend(state: &mut State, tail: &[u8]) -> Result<()> {
     let run_id = state.run_id.clone();
     let mut layer = Layer::over(state);
+    layer.reserve(tail.len());
     let mut lines = Lines::new(&run_id, tail);
     while let Some(envelope) = lines.next().transpose()? {
         if let Err(refusal) = apply(state, &mut layer, &envelope) {

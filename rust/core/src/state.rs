@@ -327,6 +327,12 @@ impl Layer {
         }
     }
 
+    /// Makes room for what so many bytes of lines usually hold: a step takes three lines, and half of a line is its envelope.
+    pub(crate) fn reserve(&mut self, bytes: usize) {
+        self.ink.reserve(bytes / 2);
+        self.steps.reserve(bytes / 1_024);
+    }
+
     #[inline]
     pub(crate) fn keep(&mut self, text: &str) -> Span {
         keep(self.below, &mut self.ink, text)

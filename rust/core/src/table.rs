@@ -48,10 +48,12 @@ pub trait Row: Copy {
     fn is_open(&self) -> bool;
 }
 
-/// Hash of an id. The seed is fixed, so the kernel needs no randomness; the order of a table is never shown.
+/// The seed is fixed, so the kernel needs no randomness; the order of a table is never shown.
+const HASHER: FixedState = FixedState::with_seed(0x7065_7264_7572_6521);
+
 #[inline]
 fn hash(id: &str) -> u64 {
-    FixedState::with_seed(0x7065_7264_7572_6521).hash_one(id)
+    HASHER.hash_one(id)
 }
 
 /// All rows of one kind, in the order in which they were created.
@@ -135,6 +137,14 @@ impl<T: Row> Sheet<T> {
     pub fn over(table: &Table<T>) -> Self {
         let below = u32::try_from(table.rows.len()).unwrap_or(u32::MAX);
         Self { below, changed: BTreeMap::new(), added: Vec::new(), index: HashTable::new() }
+    }
+
+    /// Makes room for about so many rows more.
+    pub fn reserve(&mut self, rows: usize) {
+        if self.added.is_empty() {
+            self.added.reserve(rows);
+            self.index.reserve(rows, |_| 0);
+        }
     }
 
     #[inline]
