@@ -98,7 +98,6 @@ RULES: Final[dict[str, str]] = {
     # commands (spec 03, R16, R34, R40) ------------------------------------------------------------------------
     "empty_list": "the command names nothing to do",
     "blank_id": "a {kind} id is blank",
-    "blank_name": "the step name of {id!r} is blank",
     "blank_token": "the token of hook {id!r} is blank",
     "id_too_long": "a {kind} id has {value} bytes of UTF-8; 512 are allowed",
     "id_control_character": "a {kind} id holds a control character",

@@ -5,7 +5,6 @@
 //! the lines and index changes that a store commits. Rule numbers (R1 to R65) and sections are those of the specification.
 
 pub mod append;
-pub mod attempt;
 pub mod command;
 pub mod control;
 pub mod decide;
@@ -19,6 +18,7 @@ pub mod parts;
 pub mod project;
 pub mod reads;
 pub mod retry;
+pub mod settle;
 pub mod snapshot;
 pub mod state;
 pub mod table;
