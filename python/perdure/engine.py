@@ -421,7 +421,7 @@ class FlowEngine(Inspection):
                     try:
                         if not await self._append(session, run, call):
                             return call.own_waits
-                    except FlowError:
+                    except (FlowError, asyncio.CancelledError):
                         await self._decline(session, call)
                         raise
                     active, joined = self._join(session, call)
@@ -465,9 +465,10 @@ class FlowEngine(Inspection):
         raise ReplayLimitExceeded(self._limit)
 
     async def _decline(self, session: Session, call: HostCall) -> None:
-        """A claimed run that is not driven after all goes back at once."""
-        if call.claimed is not None and session.active is None:
-            session.epoch = call.claimed.epoch
+        """A run that was claimed and is not driven after all goes back at once."""
+        if session.active is None:
+            if call.claimed is not None:
+                session.epoch = call.claimed.epoch
             await session.give_back()
 
     def _join(self, session: Session, call: HostCall) -> tuple[ActiveDrive, bool]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -53,6 +54,9 @@ class _Type(msgspec.Struct):
     type: str
 
 
+_LONE_SURROGATE: Final = re.compile(
+    rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+)
 _LINE: Final = msgspec.json.Decoder(_Line)
 _TYPE: Final = msgspec.json.Decoder(_Type)
 
@@ -93,7 +97,7 @@ class Envelope:
     @property
     def subject(self) -> tuple[str, str] | None:
         """What the event is about, as (kind, id): a step, wait, hook, progress or child; None for the run itself."""
-        event = self.event
+        event = decode(_readable(self.raw))
         kind = self.type.partition("_")[0]
         if kind in ("step", "wait", "hook"):
             return kind, str(event[f"{kind}_id"])
@@ -104,11 +108,19 @@ class Envelope:
         return None
 
 
+def _readable(line: bytes) -> bytes:
+    """The line with lone surrogate escapes replaced, byte for byte in place: a history may hold one inside a
+    payload (R30), and what is read of a line here are ids and the type."""
+    return _LONE_SURROGATE.sub(rb"\\ufffd", line)
+
+
 def _parse(line: bytes, number: int | None) -> Envelope:
     try:
-        found = _LINE.decode(line)
-        raw = bytes(found.event)
-        event_type = _TYPE.decode(raw).type
+        readable = _readable(line)
+        found = _LINE.decode(readable)
+        event_type = _TYPE.decode(found.event).type
+        begin = readable.index(found.event)
+        raw = line[begin : begin + len(bytes(found.event))]
         timestamp = Instant.parse(found.timestamp)
     except (msgspec.MsgspecError, UnicodeDecodeError, ValueError):
         raise Serialization("shape", number, "not an envelope of an event") from None

@@ -111,7 +111,7 @@ class Session:
         self.lease_until = 0.0  # on the loop's clock, counted from before the request that last claimed or renewed
         self._shell = shell
         self._last_clock = 0
-        self._committing: asyncio.Future[Sequence[Committed | FlowError]] | None = None
+        self._unfinished: tuple[Append, asyncio.Future[Sequence[Committed | FlowError]]] | None = None
 
     def clock(self) -> int:
         """The drive's clock: never going back (R45)."""
@@ -175,13 +175,31 @@ class Session:
             return answer
 
     async def _store_commit(self, append: Append) -> Sequence[Committed | FlowError]:
-        """A commit once begun is seen to its end, also when the drive is cancelled meanwhile: its lease is then ours."""
-        self._committing = committing = asyncio.ensure_future(self._shell.store.commit([append]))
+        """A commit once begun is seen to its end, also when its caller is cancelled meanwhile: `give_back` then finds it."""
+        committing = asyncio.ensure_future(self._shell.store.commit([append]))
+        self._unfinished = (append, committing)
         try:
-            return await asyncio.shield(committing)
-        finally:
-            if committing.done():
-                self._committing = None
+            answers = await asyncio.shield(committing)
+        except asyncio.CancelledError:
+            raise
+        except BaseException:
+            self._unfinished = None
+            raise
+        self._unfinished = None
+        return answers
+
+    async def _finish_commit(self) -> None:
+        """Takes the answer of a commit whose caller was cancelled while it was under way."""
+        if self._unfinished is None:
+            return
+        (append, committing), self._unfinished = self._unfinished, None
+        (answer,) = await committing
+        if isinstance(answer, Committed):
+            if append.lease is not None:
+                self.epoch = answer.epoch
+            await self.extend()
+            if self.run is not None and append.batch.lines:
+                self._shell.committed(self.run, append.batch)
 
     def _accepted(self, batch: Batch, epoch: int | None, asked_at: float) -> Accepted:
         if epoch is not None and epoch != self.epoch:
@@ -268,7 +286,7 @@ class Session:
         except (StopIteration, _StepExited):
             pass
         except StoreError:  # patience is over: no other commit, the lease expires by itself (R1)
-            self.epoch = self._committing = None
+            self.epoch = self._unfinished = None
             raise
         finally:
             active.attempts.abort()
@@ -282,17 +300,18 @@ class Session:
 
     async def give_back(self) -> None:
         """The last act of a drive that was cut off: its attempts have ended, so another may go on at once (R2)."""
-        run = self.run
         try:
-            if self._committing is not None:
-                (answer,) = await self._committing
-                self._committing = None
-                self.epoch = answer.epoch if isinstance(answer, Committed) else None
+            await self._finish_commit()
+            while self.epoch is not None and self.run is not None:
+                known = self.run.last_sequence
+                lease = self._shell.leasing.give_back(self.epoch)
+                batch = self.run.stage([], self.clock()).append(b"")
+                (answer,) = await self._shell.store.commit([Append(batch, lease)])
+                if not isinstance(answer, EventConflict):
+                    break
                 await self.extend()
-            if self.epoch is None or run is None:
-                return
-            lease = self._shell.leasing.give_back(self.epoch)
-            await self._shell.store.commit([Append(run.stage([], self.clock()).append(b""), lease)])
+                if self.run.last_sequence == known:
+                    break
         except FlowError as error:
             _log.warning("the lease of run %s could not be given back and will expire: %s", self.run_id, error.code)
         finally:
