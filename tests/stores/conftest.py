@@ -4,4 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-pytest.register_assert_rewrite("perdure.testing.store_contract", "perdure.testing._stories")
+pytest.register_assert_rewrite(
+    *(f"perdure.testing.{name}" for name in ("store_contract", "_lease_contract", "_store_suite", "_stories"))
+)

@@ -11,7 +11,7 @@ from perdure.testing.store_contract import StoreContract
 
 class OnMemory(StoreContract):
     def make_store(self) -> FlowEventStore:
-        return MemoryEventStore()
+        return MemoryEventStore(self.clock)
 
 
 class TestOnRust(OnMemory):

@@ -102,6 +102,20 @@ def test_the_next_migration_is_applied_alone_and_a_failing_one_leaves_nothing(pa
     connection.close()
 
 
+def test_runs_of_the_first_schema_can_be_claimed(path: Path) -> None:
+    first, second = bundled("sqlite")[:2]
+    connection = sqlite3.connect(path, isolation_level=None)
+    migrate(connection, "db", [first])
+    row = "INSERT INTO flow_runs VALUES (?, 'demo', '1', NULL, 's', ?, 0, 0, 0, 't', 't', NULL, 1"
+    columns = ", NULL, 0, -1, 0, NULL, NULL, ?)"
+    connection.execute(row + columns, ("open", 0, None))
+    connection.execute(row + columns, ("ended", 1, 0))
+    assert migrate(connection, "db", [first, second]) == [second]
+    found = connection.execute("SELECT run_id, claim_at FROM flow_runs ORDER BY run_id").fetchall()
+    assert found == [("ended", None), ("open", 0)]
+    connection.close()
+
+
 def test_many_openers_of_a_new_file_make_it_once(path: Path) -> None:
     with ThreadPoolExecutor(6) as executor:
         list(executor.map(lambda _: open_and_close(path), range(12)))

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,13 +19,25 @@ import perdure
 from perdure.errors import FlowError, StoreError
 from perdure.kernel import DEFAULT_MAX_EVENT_BYTES, Batch, load
 from perdure.stores import SqliteEventStore
-from perdure.stores.base import Append, Committed, FlowEventStore, RunFilter
+from perdure.stores.base import Append, Committed, FlowEventStore, Lease, RunFilter
+from perdure.stores.leases import Wanted
 from perdure.stores.sqlite import DUE, HISTORY, HOOKS, NEXT, RUN_IDS, TOKEN, listing
+from perdure.stores.sqlite_claims import OWNED, SET_COLUMNS, STATE, claim_query, held_query, next_query
 from perdure.stores.sqlite_file import Synchronous
-from perdure.testing._stories import START, Story, created, hook, started, token_hash, wait
+from perdure.stores.sqlite_writer import EARLIEST, STEADY
+from perdure.testing._store_suite import StoreClock
+from perdure.testing._stories import SECOND, START, Draft, Story, created, hook, started, token_hash, wait
 from perdure.testing.store_contract import StoreContract
 
 PURE = load("pure")
+STEP: Draft = {
+    "type": "step_created",
+    "step_id": "s",
+    "step_name": "s",
+    "input": None,
+    "retry": {"max_attempts": 1, "delay_ms": 0},
+}
+KNOWN = Wanted([("demo", "1"), ("other", "2")], ["b1", None])
 
 
 class OnSqlite(StoreContract):
@@ -35,10 +48,10 @@ class OnSqlite(StoreContract):
 
     def make_store(self) -> FlowEventStore:
         self.files += 1
-        return SqliteEventStore(self.folder / f"{self.files}.db")
+        return SqliteEventStore(self.folder / f"{self.files}.db", self.clock)
 
     def open_again(self, store: FlowEventStore) -> FlowEventStore:
-        return SqliteEventStore(self.folder / f"{self.files}.db")
+        return SqliteEventStore(self.folder / f"{self.files}.db", self.clock)
 
 
 class TestOnRust(OnSqlite):
@@ -61,7 +74,7 @@ class TestInMemory(StoreContract):
             asyncio.run(store.close_in_earnest())
 
     def make_store(self) -> FlowEventStore:
-        self.made.append(_StaysOpen(":memory:"))
+        self.made.append(_StaysOpen(":memory:", self.clock))
         return self.made[-1]
 
     def test_closing_waits_for_what_is_queued_and_may_be_repeated(self) -> None:
@@ -193,6 +206,16 @@ def test_a_closed_store_says_so(path: Path) -> None:
         (RUN_IDS, (), "SCAN flow_runs"),
         (*listing(RunFilter(), "r", 10), "SEARCH flow_runs USING PRIMARY KEY"),
         (*listing(RunFilter(status=("running",)), "r", 10), "SEARCH flow_runs USING INDEX flow_runs_by_status"),
+        (*listing(RunFilter(held=True), "r", 10), "SEARCH flow_runs USING INDEX flow_runs_held"),
+        (*claim_query(Wanted(), START), "SEARCH flow_runs USING INDEX flow_runs_by_claim (claim_at<?)"),
+        (*claim_query(KNOWN, START), "SEARCH flow_runs USING INDEX flow_runs_by_claim (claim_at<?)"),
+        (*held_query(KNOWN), "SCAN flow_runs USING INDEX flow_runs_held"),
+        (*next_query(KNOWN), "SEARCH flow_runs USING INDEX flow_runs_by_claim (claim_at>?)"),
+        (OWNED, ("me",), "SEARCH flow_runs USING COVERING INDEX flow_runs_by_owner"),
+        (EARLIEST, ("r",), "SEARCH flow_wakeups USING PRIMARY KEY (run_id=?)"),
+        (STEADY, ("x",) * 13, "SEARCH flow_runs USING PRIMARY KEY (run_id=?)"),
+        (STATE, ("r",), "SEARCH flow_runs USING PRIMARY KEY (run_id=?)"),
+        (SET_COLUMNS, ("x",) * 8, "SEARCH flow_runs USING PRIMARY KEY (run_id=?)"),
     ],
 )
 def test_queries_use_their_index(path: Path, query: str, values: Sequence[object], plan: str) -> None:
@@ -226,6 +249,78 @@ def test_a_commit_is_one_row_and_tokens_are_kept_as_hashes(path: Path) -> None:
     assert sql(path, "SELECT kind, due_key FROM flow_wakeups WHERE run_id = 'run-1'") == [
         (0, "2027-01-15T08:00:00.000000001Z")
     ]
+
+
+def test_a_commit_under_a_held_lease_is_one_update_and_one_insert(path: Path) -> None:
+    async def test() -> None:
+        clock = StoreClock()
+        store = SqliteEventStore(path, clock)
+        story, lease = Story(PURE, "r"), Lease("me", 30 * SECOND)
+        await story.write(store, created(), started(), lease=replace(lease, claim="firm"))
+        statements: list[str] = []
+        store._writer._connection.set_trace_callback(statements.append)
+        clock.ns += SECOND
+        await story.write(store, STEP, lease=replace(lease, epoch=1, accepted=True))
+        assert [statement.split()[0] for statement in statements] == ["BEGIN", "UPDATE", "INSERT", "COMMIT"]
+        assert "claim_at =" not in statements[1].replace("claim_at >=", "")
+        await store.close()
+
+    asyncio.run(test())
+
+
+def test_the_clock_of_a_commit_is_read_inside_the_write_lock(path: Path) -> None:
+    async def test() -> None:
+        locked: list[bool] = []
+
+        def clock() -> int:
+            locked.append(store._writer._connection.in_transaction)
+            return START
+
+        store = SqliteEventStore(path, clock)
+        answer = await Story(PURE, "r").write(store, created(), lease=Lease("me", SECOND, claim="firm"))
+        assert answer.now == START
+        assert await store.claim("me", 1, ttl_ns=SECOND) == []
+        assert locked == [True, True]
+        await store.close()
+
+    asyncio.run(test())
+
+
+def test_changes_are_seen_of_another_store_on_the_same_file(path: Path) -> None:
+    async def test() -> None:
+        first, second = SqliteEventStore(path), SqliteEventStore(path)
+        seen = await second.changes()
+        assert await second.changes() == seen
+        await Story(PURE, "r").write(first, created())
+        assert await second.changes() != seen
+        await asyncio.gather(*(second.changes() for _ in range(8)))
+        await first.close()
+        await second.close()
+
+    asyncio.run(test())
+
+
+def test_renewals_take_their_turn_under_a_steady_stream_of_commits(path: Path) -> None:
+    async def test() -> None:
+        store = SqliteEventStore(path)
+        stop = asyncio.Event()
+
+        async def writer(story: Story) -> None:
+            while not stop.is_set():
+                await story.write(store, wait(f"w{story.clock}", START))
+
+        stories = [Story(PURE, f"r{number}") for number in range(4)]
+        for story in stories:
+            await story.write(store, created(), lease=Lease("me", SECOND, claim="firm"))
+        writers = [asyncio.create_task(writer(story)) for story in stories]
+        for _ in range(5):
+            answers = await store.renew("me", [(f"r{number}", 1) for number in range(4)], ttl_ns=SECOND)
+            assert [type(answer) for answer in answers] == [tuple] * 4
+        stop.set()
+        await asyncio.gather(*writers)
+        await store.close()
+
+    asyncio.run(test())
 
 
 def test_lease_columns_stand_at_their_defaults(path: Path) -> None:

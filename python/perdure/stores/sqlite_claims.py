@@ -28,8 +28,8 @@ __all__ = [
 ]
 
 _COLUMNS: Final = "owner, epoch, parked_sequence, failures, not_before, hold, claim_at"
-_STATE: Final = f"SELECT last_sequence, terminal, {_COLUMNS} FROM flow_runs WHERE run_id = ?"
-_SET: Final = """
+STATE: Final = f"SELECT last_sequence, terminal, {_COLUMNS} FROM flow_runs WHERE run_id = ?"
+SET_COLUMNS: Final = """
 UPDATE flow_runs SET
     owner = ?, epoch = ?, parked_sequence = ?, failures = ?, not_before = ?, hold = ?, claim_at = ?
 WHERE run_id = ?"""
@@ -38,7 +38,7 @@ OWNED: Final = "SELECT run_id FROM flow_runs WHERE owner = ?"
 
 def read_state(connection: sqlite3.Connection, run_id: str) -> RunState:
     """What the run's row says, `UNKNOWN` if it has none."""
-    found = connection.execute(_STATE, (run_id,)).fetchone()
+    found = connection.execute(STATE, (run_id,)).fetchone()
     if found is None:
         return UNKNOWN
     last_sequence, terminal, *columns = found
@@ -47,7 +47,7 @@ def read_state(connection: sqlite3.Connection, run_id: str) -> RunState:
 
 def write_columns(connection: sqlite3.Connection, run_id: str, row: Columns) -> None:
     """Replaces the run's lease columns."""
-    connection.execute(_SET, (*row, run_id))
+    connection.execute(SET_COLUMNS, (*row, run_id))
 
 
 # claims ----------------------------------------------------------------------------------------------------------

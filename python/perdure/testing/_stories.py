@@ -11,7 +11,7 @@ from typing import Final
 from perdure.errors import FlowError, InvalidTransition
 from perdure.instant import MAX_NS, format_instant
 from perdure.kernel import DEFAULT_MAX_EVENT_BYTES, Batch, Kernel, Reads, Run
-from perdure.stores.base import Append, Committed, FlowEventStore
+from perdure.stores.base import Append, Committed, FlowEventStore, Lease
 
 __all__ = [
     "SECOND",
@@ -99,14 +99,16 @@ class Story:
         self.run.accept(batch)
         self.clock += SECOND + 1
 
-    async def write(self, store: FlowEventStore, *drafts: Draft) -> None:
+    async def write(self, store: FlowEventStore, *drafts: Draft, lease: Lease | None = None) -> Committed:
         """Commits the drafts. Raises the refusal, if there is one."""
         batch = self.batch(*drafts)
-        (answer,) = await store.commit([Append(batch)])
+        (answer,) = await store.commit([Append(batch, lease)])
         if isinstance(answer, FlowError):
             raise answer
-        assert answer == Committed(batch.last_sequence)
-        self.accept(batch)
+        assert answer.last_sequence == batch.last_sequence
+        if drafts:
+            self.accept(batch)
+        return answer
 
 
 def encode(draft: Draft) -> bytes:

@@ -2,24 +2,26 @@
 
     class TestMyStore(StoreContract):
         def make_store(self):
-            return MyEventStore(...)
+            return MyEventStore(..., clock=self.clock)
 
 Any pytest collects it; each test runs its own event loop. Batches are made by a real kernel (`kernel`), so what a test
 commits is what the engine commits. For readable failures, call in `conftest.py`, before it is imported,
-`pytest.register_assert_rewrite("perdure.testing.store_contract")`.
+`pytest.register_assert_rewrite("perdure.testing.store_contract", "perdure.testing._lease_contract")`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from random import Random
-from typing import ClassVar, TypeVar, cast
+from typing import cast
 
 from perdure.errors import EventConflict, FlowError, HookTokenConflict, RunNotFound
 from perdure.instant import MAX_NS, MIN_NS
-from perdure.kernel import DEFAULT_MAX_EVENT_BYTES, Batch, Kernel, KernelName, Run, load
+from perdure.kernel import Batch, Run
 from perdure.stores.base import ActiveHook, Append, Committed, FlowEventStore, RunFilter, RunRecord, RunSummary, Wakeup
+from perdure.testing._lease_contract import LeaseContract
+from perdure.testing._store_suite import on_a_store, raised, told
 from perdure.testing._stories import (
     SECOND,
     START,
@@ -38,95 +40,50 @@ from perdure.testing._stories import (
 
 __all__ = ["StoreContract"]
 
-E = TypeVar("E", bound=Exception)
 _RANK = {"wait": 0, "retry": 2}
 _RETRY = {"max_attempts": 3, "delay_ms": 1000}
 
 
-def _on_a_store(test: Callable[[StoreContract, FlowEventStore], Awaitable[None]]) -> Callable[[StoreContract], None]:
-    """Makes a test that any pytest runs out of a coroutine that is given a fresh store."""
-
-    async def body(suite: StoreContract) -> None:
-        store = suite.make_store()
-        try:
-            await test(suite, store)
-        finally:
-            await store.close()
-
-    def run(suite: StoreContract) -> None:
-        asyncio.run(body(suite))
-
-    # Not `functools.wraps`: pytest would follow it to the coroutine and take `store` for a fixture.
-    run.__name__, run.__doc__ = test.__name__, test.__doc__
-    return run
-
-
-class StoreContract:
-    """Subclass it, say how a store is made, and let pytest collect it."""
-
-    kernel: ClassVar[KernelName] = "rust"
-    random_traces: ClassVar[int] = 8
-    """How many random traces the index is compared on."""
-
-    def make_store(self) -> FlowEventStore:
-        """A store with nothing in it."""
-        raise NotImplementedError("say how an empty store is made")
-
-    def open_again(self, store: FlowEventStore) -> FlowEventStore:
-        """A store with what `store`, now closed, held. The default is for a store that goes on after `close`."""
-        return store
-
-    # tools ---------------------------------------------------------------------------------------------------
-
-    def story(self, run_id: str) -> Story:
-        """A run without events yet."""
-        return Story(self._kernel, run_id)
-
-    @property
-    def _kernel(self) -> Kernel:
-        return load(self.kernel)
-
-    async def project(self, store: FlowEventStore, run_id: str) -> Run:
-        """The run as a replay of its stored history."""
-        return self._kernel.project(run_id, await store.history(run_id), DEFAULT_MAX_EVENT_BYTES)
+class StoreContract(LeaseContract):
+    """Subclass it, say how a store is made, and let pytest collect it. Leases are tested by the class it extends."""
 
     # appends (scenario 61) -----------------------------------------------------------------------------------
 
-    @_on_a_store
+    @on_a_store
     async def test_a_stale_append_conflicts_and_writes_nothing(self, store: FlowEventStore) -> None:
         story = self.story("r")
         await story.write(store, created())
         late = story.batch(started(), hook("h", "canary-late"), wait("w", START))
         await story.write(store, started())
         before = await self._everything(store)
-        assert _told(await store.commit([Append(late)])) == _told([EventConflict("r", 1, 2)])
+        assert told(await store.commit([Append(late)])) == told([EventConflict("r", 1, 2)])
         assert await self._everything(store) == before
 
-    @_on_a_store
+    @on_a_store
     async def test_of_two_writers_at_one_sequence_one_wins(self, store: FlowEventStore) -> None:
         story = self.story("r")
         await story.write(store, created())
         rival = await self.project(store, "r")
         batches = [story.batch(started()), rival.stage([b'{"type":"run_started"}'], START).append(bytes(16))]
         answers = await asyncio.gather(*(store.commit([Append(batch)]) for batch in batches))
-        told = _told([answer for (answer,) in answers])
-        assert sorted(told) == _told([Committed(2), EventConflict("r", 1, 2)])
+        found = told([answer for (answer,) in answers])
+        assert sorted(found) == told([Committed(2), EventConflict("r", 1, 2)])
         assert (await store.history("r")).count(b"\n") == 2
 
-    @_on_a_store
+    @on_a_store
     async def test_a_run_is_created_once(self, store: FlowEventStore) -> None:
         first, second = self.story("r"), self.story("r")
         await first.write(store, created(), started())
-        assert _told(await store.commit([Append(second.batch(created()))])) == _told([EventConflict("r", 0, 2)])
+        assert told(await store.commit([Append(second.batch(created()))])) == told([EventConflict("r", 0, 2)])
 
-    @_on_a_store
+    @on_a_store
     async def test_an_append_to_an_unknown_run_conflicts(self, store: FlowEventStore) -> None:
         story = self.story("r")
         story.accept(story.batch(created()))
-        assert _told(await store.commit([Append(story.batch(started()))])) == _told([EventConflict("r", 1, 0)])
+        assert told(await store.commit([Append(story.batch(started()))])) == told([EventConflict("r", 1, 0)])
         assert await store.run_ids() == []
 
-    @_on_a_store
+    @on_a_store
     async def test_a_batch_without_events_conflicts_and_writes_nothing(self, store: FlowEventStore) -> None:
         story = self.story("r")
         await story.write(store, created())
@@ -135,9 +92,9 @@ class StoreContract:
         assert await store.commit([Append(empty)]) == [Committed(1)]
         assert await self._everything(store) == before
         await story.write(store, started())
-        assert _told(await store.commit([Append(empty)])) == _told([EventConflict("r", 1, 2)])
+        assert told(await store.commit([Append(empty)])) == told([EventConflict("r", 1, 2)])
 
-    @_on_a_store
+    @on_a_store
     async def test_many_writers_at_once_leave_no_gap(self, store: FlowEventStore) -> None:
         async def writer(run_id: str) -> None:
             story = self.story(run_id)
@@ -153,7 +110,7 @@ class StoreContract:
 
     # refusals in a group (R47, R48) --------------------------------------------------------------------------
 
-    @_on_a_store
+    @on_a_store
     async def test_a_refusal_touches_its_batch_only(self, store: FlowEventStore) -> None:
         stories = [self.story(run_id) for run_id in ("c", "b", "a")]
         await stories[1].write(store, created())
@@ -163,10 +120,10 @@ class StoreContract:
             stories[2].batch(created(), started()),
         ]
         expected: list[Committed | FlowError] = [Committed(1), EventConflict("b", 0, 1), Committed(2)]
-        assert _told(await store.commit(_appends(batches))) == _told(expected)
+        assert told(await store.commit(_appends(batches))) == told(expected)
         assert await store.run_ids() == ["a", "b", "c"]
 
-    @_on_a_store
+    @on_a_store
     async def test_refusals_come_in_the_order_sequence_link_token(self, store: FlowEventStore) -> None:
         owner, story = self.story("owner"), self.story("r")
         await owner.write(store, created(), hook("h", "canary-taken"))
@@ -174,42 +131,42 @@ class StoreContract:
         both = story.batch(created(), hook("h", "canary-taken"), child("c", "missing"))
         token = story.batch(created(), hook("h", "canary-taken"))
         before = await self._everything(store)
-        assert _told(await store.commit([Append(stale)])) == _told([EventConflict("owner", 0, 2)])
-        assert _told(await store.commit([Append(both)])) == _told([RunNotFound("missing")])
-        assert _told(await store.commit([Append(token)])) == _told([HookTokenConflict("canary-taken", "owner", "h")])
+        assert told(await store.commit([Append(stale)])) == told([EventConflict("owner", 0, 2)])
+        assert told(await store.commit([Append(both)])) == told([RunNotFound("missing")])
+        assert told(await store.commit([Append(token)])) == told([HookTokenConflict("canary-taken", "owner", "h")])
         assert await self._everything(store) == before
 
-    @_on_a_store
+    @on_a_store
     async def test_batches_of_a_call_are_applied_in_run_id_order(self, store: FlowEventStore) -> None:
         later = self.story("b").batch(created(), hook("h", "canary-t"))
         earlier = self.story("a").batch(created(), hook("h", "canary-t"))
         expected: list[Committed | FlowError] = [HookTokenConflict("canary-t", "a", "h"), Committed(2)]
-        assert _told(await store.commit(_appends([later, earlier]))) == _told(expected)
+        assert told(await store.commit(_appends([later, earlier]))) == told(expected)
 
-    @_on_a_store
+    @on_a_store
     async def test_two_batches_of_one_run_in_a_call_are_a_mistake(self, store: FlowEventStore) -> None:
         batch = self.story("r").batch(created())
-        assert "'r'" in str(await _raised(ValueError, store.commit([Append(batch), Append(batch)])))
+        assert "'r'" in str(await raised(ValueError, store.commit([Append(batch), Append(batch)])))
         assert await store.run_ids() == []
 
-    @_on_a_store
+    @on_a_store
     async def test_an_empty_call_answers_nothing(self, store: FlowEventStore) -> None:
         assert await store.commit([]) == []
 
     # links and tokens ----------------------------------------------------------------------------------------
 
-    @_on_a_store
+    @on_a_store
     async def test_a_link_needs_the_other_run_and_its_own_run_exists(self, store: FlowEventStore) -> None:
         story = self.story("a")
         await story.write(store, created(), child("self", "a"))
         missing = story.batch(child("other", "b"))
-        assert _told(await store.commit([Append(missing)])) == _told([RunNotFound("b")])
+        assert told(await store.commit([Append(missing)])) == told([RunNotFound("b")])
         await self.story("b").write(store, created())
         await story.write(store, child("other", "b"), child("again", "b"))
         await story.write(store, child("third", "b"))
         assert story.run.last_sequence == 5
 
-    @_on_a_store
+    @on_a_store
     async def test_a_token_is_free_again_once_its_hook_is_resolved(self, store: FlowEventStore) -> None:
         received = {"type": "hook_received", "hook_id": "h", "payload": None}
         requested = {"type": "run_cancellation_requested", "request": {}}
@@ -220,12 +177,12 @@ class StoreContract:
             await owner.write(store, created(), started(), hook("h", token))
             batch = rival.batch(created(), hook("h", token))
             expected = HookTokenConflict(token, owner.run_id, "h")
-            assert _told(await store.commit([Append(batch)])) == _told([expected])
+            assert told(await store.commit([Append(batch)])) == told([expected])
             await owner.write(store, ending)
             assert await store.commit([Append(batch)]) == [Committed(2)]
             assert await store.find_active_hooks(token_hash(token)) == [ActiveHook(rival.run_id, "h")]
 
-    @_on_a_store
+    @on_a_store
     async def test_a_token_moves_to_another_hook_of_its_run_in_one_batch(self, store: FlowEventStore) -> None:
         story = self.story("r")
         await story.write(store, created(), hook("first", "canary-t"))
@@ -234,7 +191,7 @@ class StoreContract:
         await story.write(store, hook("brief", "canary-u"), hook_done("brief"))
         assert await store.find_active_hooks(token_hash("canary-u")) == []
 
-    @_on_a_store
+    @on_a_store
     async def test_hooks_are_listed_by_run_and_hook(self, store: FlowEventStore) -> None:
         for run_id in ("b", "a"):
             story = self.story(run_id)
@@ -244,7 +201,7 @@ class StoreContract:
         assert await store.find_active_hooks(token_hash("canary-b1")) == [ActiveHook("b", "y")]
         assert await store.find_active_hooks(bytes(32)) == []
 
-    @_on_a_store
+    @on_a_store
     async def test_no_token_is_shown(self, store: FlowEventStore) -> None:
         await self.story("a").write(store, created(), hook("h", "canary-hidden"))
         batch = self.story("b").batch(created(), hook("h", "canary-hidden"))
@@ -256,7 +213,7 @@ class StoreContract:
 
     # histories -----------------------------------------------------------------------------------------------
 
-    @_on_a_store
+    @on_a_store
     async def test_a_history_is_given_back_byte_for_byte_from_any_sequence(self, store: FlowEventStore) -> None:
         story = self.story("r")
         drafts = [
@@ -275,13 +232,13 @@ class StoreContract:
         for after in range(8):
             assert await store.history("r", after) == b"".join(lines[after:])
 
-    @_on_a_store
+    @on_a_store
     async def test_an_unknown_run_has_no_history(self, store: FlowEventStore) -> None:
         await self.story("known").write(store, created())
         for after in (0, 7):
-            assert (await _raised(RunNotFound, store.history("unknown", after))).run_id == "unknown"
+            assert (await raised(RunNotFound, store.history("unknown", after))).run_id == "unknown"
 
-    @_on_a_store
+    @on_a_store
     async def test_a_reader_never_sees_part_of_a_batch(self, store: FlowEventStore) -> None:
         story = self.story("r")
         await story.write(store, created(), started(), wait("w", START))
@@ -300,7 +257,7 @@ class StoreContract:
         await writing
         assert (await self.project(store, "r")).last_sequence == 63
 
-    @_on_a_store
+    @on_a_store
     async def test_cancelled_callers_leave_whole_batches_and_harm_nobody(self, store: FlowEventStore) -> None:
         run_ids = [f"run-{number:02}" for number in range(30)]
         batches = {run_id: self.story(run_id).batch(created(), started()) for run_id in run_ids}
@@ -318,7 +275,7 @@ class StoreContract:
 
     # wakeups (scenario 66) -----------------------------------------------------------------------------------
 
-    @_on_a_store
+    @on_a_store
     async def test_due_at_exactly_now_is_due_and_a_nanosecond_later_is_not(self, store: FlowEventStore) -> None:
         now = START + 123_456_789
         await self.story("r").write(store, created("build-7"), started(), wait("at", now), wait("after", now + 1))
@@ -328,7 +285,7 @@ class StoreContract:
         assert await store.list_due_wakeups(now + 1) == [Wakeup("r", "wait", "after", now + 1, "build-7"), at]
         assert await store.next_scheduled_wakeup() == at
 
-    @_on_a_store
+    @on_a_store
     async def test_wakeups_are_ordered_and_a_limit_takes_the_earliest(self, store: FlowEventStore) -> None:
         for run_id in ("b", "a"):
             story = self.story(run_id)
@@ -345,14 +302,14 @@ class StoreContract:
         assert await store.list_due_wakeups(START + 1, limit=3) == [waits[1], waits[3], retries[0]]
         assert await store.list_due_wakeups(START + 1, limit=1) == [waits[1]]
 
-    @_on_a_store
+    @on_a_store
     async def test_wakeups_keep_nanoseconds_at_both_ends_of_the_calendar(self, store: FlowEventStore) -> None:
         await self.story("r").write(store, created(), wait("first", MIN_NS), wait("last", MAX_NS))
         assert await store.next_scheduled_wakeup() == Wakeup("r", "wait", "first", MIN_NS)
         assert [wakeup.subject_id for wakeup in await store.list_due_wakeups(MAX_NS - 1)] == ["first"]
         assert [wakeup.scheduled_at for wakeup in await store.list_due_wakeups(MAX_NS)] == [MIN_NS, MAX_NS]
 
-    @_on_a_store
+    @on_a_store
     async def test_a_wakeup_that_is_set_again_moves(self, store: FlowEventStore) -> None:
         story, other = self.story("r"), self.story("r")
         await story.write(store, created(), wait("w", START))
@@ -363,7 +320,7 @@ class StoreContract:
         assert await store.list_due_wakeups(START + 5) == [Wakeup("r", "wait", "w", START + 5)]
         assert await store.next_scheduled_wakeup() == Wakeup("r", "wait", "w", START + 5)
 
-    @_on_a_store
+    @on_a_store
     async def test_resolved_work_and_ended_runs_have_no_wakeups(self, store: FlowEventStore) -> None:
         story = self.story("r")
         await story.write(store, created(), started(), wait("a", START), wait("b", START))
@@ -375,7 +332,7 @@ class StoreContract:
 
     # listings ------------------------------------------------------------------------------------------------
 
-    @_on_a_store
+    @on_a_store
     async def test_runs_are_listed_in_pages_by_id_bytes(self, store: FlowEventStore) -> None:
         run_ids = ["B", "_", "a", "a-1", "b", "c"]
         for run_id in reversed(run_ids):
@@ -394,7 +351,7 @@ class StoreContract:
             assert seen == run_ids
         assert (await store.runs(after="c")).runs == ()
 
-    @_on_a_store
+    @on_a_store
     async def test_a_filter_holds_in_every_field_given(self, store: FlowEventStore) -> None:
         await self.story("a").write(store, created("build-1"))
         await self.story("b").write(store, created("build-2", version="2"), started())
@@ -412,12 +369,12 @@ class StoreContract:
             assert "".join(record.run_id for record in (await store.runs(filter)).runs) == expected, filter
         assert [r.run_id for r in (await store.runs(RunFilter(terminal=False), after="a")).runs] == ["b"]
 
-    @_on_a_store
+    @on_a_store
     async def test_a_limit_below_one_is_a_mistake(self, store: FlowEventStore) -> None:
-        await _raised(ValueError, store.runs(limit=0))
-        await _raised(ValueError, store.list_due_wakeups(START, limit=0))
+        await raised(ValueError, store.runs(limit=0))
+        await raised(ValueError, store.list_due_wakeups(START, limit=0))
 
-    @_on_a_store
+    @on_a_store
     async def test_a_row_tells_the_run_as_it_stands(self, store: FlowEventStore) -> None:
         story = self.story("r")
         await story.write(store, created("build-1"), started(), hook("h", "canary-t"), wait("w", START))
@@ -429,7 +386,7 @@ class StoreContract:
         assert (ended.status, ended.terminal, ended.last_sequence) == ("completed", True, 5)
         assert (ended.created_at, ended.updated_at, ended.ended_at) == (START, later, later)
 
-    @_on_a_store
+    @on_a_store
     async def test_the_summary_counts_open_work_of_open_runs(self, store: FlowEventStore) -> None:
         assert await store.summary() == RunSummary()
         await self.story("a").write(store, created())
@@ -454,7 +411,7 @@ class StoreContract:
         for seed in range(self.random_traces):
             asyncio.run(self._compare_on_a_random_trace(Random(seed)))
 
-    @_on_a_store
+    @on_a_store
     async def test_closing_waits_for_what_is_queued_and_may_be_repeated(self, store: FlowEventStore) -> None:
         run_ids = [f"run-{number}" for number in range(8)]
         calls = [asyncio.create_task(_commit(store, [self.story(run_id).batch(created())])) for run_id in run_ids]
@@ -558,14 +515,6 @@ class _Altered:
         return self._fields[name] if name in self._fields else getattr(self._batch, name)
 
 
-async def _raised(kind: type[E], call: Awaitable[object]) -> E:
-    try:
-        await call
-    except kind as error:
-        return error
-    raise AssertionError(f"{kind.__name__} was not raised")
-
-
 async def _commit(store: FlowEventStore, batches: Sequence[Batch]) -> list[Committed | FlowError]:
     return list(await store.commit(_appends(batches)))
 
@@ -576,11 +525,3 @@ def _appends(batches: Iterable[Batch]) -> list[Append]:
 
 def _in_due_order(wakeups: list[Wakeup]) -> list[Wakeup]:
     return sorted(wakeups, key=lambda w: (_RANK[w.kind], w.run_id, w.subject_id))
-
-
-def _told(answers: Sequence[Committed | FlowError]) -> list[tuple[str, tuple[object, ...]]]:
-    """Answers as values that compare: class and fields."""
-    return [
-        (type(answer).__name__, answer.args if isinstance(answer, FlowError) else (answer.last_sequence,))
-        for answer in answers
-    ]
