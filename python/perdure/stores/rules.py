@@ -61,7 +61,7 @@ def refusal(append: Append, row: leases.RunState, now: int, rows: Lookup) -> Flo
     for linked in batch.links:
         if linked != run_id and not rows.exists(linked):
             return RunNotFound(linked)
-    for hook in batch.insert_hooks:
+    for hook in sorted(batch.insert_hooks, key=lambda hook: hook.sequence):  # the first created is named (R16)
         owner = rows.token_owner(hook.token_hash, run_id)
         if owner is not None:
             return HookTokenConflict(hook.token, owner.run_id, owner.hook_id)
