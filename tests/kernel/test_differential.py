@@ -20,6 +20,7 @@ from kernel.differential_story import RUN_ID, STORIES, Action, Story, Twins, as_
 
 from perdure.kernel import DEFAULT_MAX_EVENT_BYTES, load
 
+pytestmark = pytest.mark.timeout(1800)  # a failure is made small before it is told, which takes its time
 DATA = Path(__file__).parents[1] / "data"
 MANY = 8 * settings().max_examples  # for what costs little; the profile says how many the others get
 

@@ -110,12 +110,13 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def call_later(
         self, delay: float, callback: Callable[[*_Ts], object], *args: *_Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        return self.call_at_ns(self._now + round(delay * _NS), Phase.TIMERS, callback, *args, context=context)
+        return self.call_at_ns(self._now + _whole_ns(delay), Phase.TIMERS, callback, *args, context=context)
 
     def call_at(
         self, when: float, callback: Callable[[*_Ts], object], *args: *_Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        return self.call_at_ns(self._origin + round(when * _NS), Phase.TIMERS, callback, *args, context=context)
+        when_ns = max(self._origin + round(when * _NS), self._now + (when > self.time()))
+        return self.call_at_ns(when_ns, Phase.TIMERS, callback, *args, context=context)
 
     def run_in_executor(self, executor: Executor | None, func: Callable[[*_Ts], _T], *args: *_Ts) -> asyncio.Future[_T]:
         future = super().run_in_executor(executor, func, *args)
@@ -152,6 +153,11 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         """Ends `run_until_complete` by `StoodStill`."""
         waiting = sorted(str(task.get_coro()) for task in asyncio.all_tasks(self))
         raise StoodStill(f"nothing can happen any more; waiting: {'; '.join(waiting)}")
+
+
+def _whole_ns(delay: float) -> int:
+    """At least one for any delay at all: whoever sleeps out a rounding error must get on."""
+    return max(round(delay * _NS), int(delay > 0))
 
 
 def _wake(woken: asyncio.Future[None]) -> None:
