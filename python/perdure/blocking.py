@@ -54,6 +54,8 @@ class BlockingFlowEngine:
     submit = _blocking(FlowEngine.submit)
     run = _blocking(FlowEngine.run)
     drive = _blocking(FlowEngine.drive)
+    drive_claimed = _blocking(FlowEngine.drive_claimed)
+    release_hold = _blocking(FlowEngine.release_hold)
     resume_wait = _blocking(FlowEngine.resume_wait)
     resume_due_waits = _blocking(FlowEngine.resume_due_waits)
     resume_due_retries = _blocking(FlowEngine.resume_due_retries)
@@ -86,6 +88,16 @@ class BlockingFlowEngine:
     def store(self) -> FlowEventStore:
         """The engine's store."""
         return self._engine.store
+
+    @property
+    def owner(self) -> str:
+        """The engine's identity as a holder of leases (R2)."""
+        return self._engine.owner
+
+    @property
+    def observations_dropped(self) -> int:
+        """Events the observer was not told of (R52)."""
+        return self._engine.observations_dropped
 
     def close(self) -> None:
         """Cancels the drives under way, closes what the engine owns and ends the loop thread. Idempotent."""

@@ -123,6 +123,7 @@ class FlowEngine(Inspection):
         max_history_events: int = 200_000,
         cache_bytes: int = 64 * 1024 * 1024,
         observer: Observer | None = None,
+        observer_limit: int = 10_000,
         random: Random | None = None,
     ) -> None:
         if concurrency < 1:
@@ -143,7 +144,7 @@ class FlowEngine(Inspection):
         self._sessions: OrderedDict[str, Session] = OrderedDict()
         self._closed = False
         self._cache_bytes = cache_bytes
-        self._observing = ObserverQueue(observer) if observer is not None else None
+        self._observing = ObserverQueue(observer, observer_limit) if observer is not None else None
         leasing = Leasing(
             store=self.store,
             owner=make_owner(),
@@ -251,6 +252,11 @@ class FlowEngine(Inspection):
         claim is completed first, and a failure is counted on the run (R9, R44)."""
         await self._call(claimed.run_id, {"op": "drive"}, due=claimed.now, claimed=claimed)
         return await self.snapshot(claimed.run_id)
+
+    @property
+    def observations_dropped(self) -> int:
+        """Events the observer was not told of because its queue of `observer_limit` was full (R52)."""
+        return self._observing.dropped if self._observing is not None else 0
 
     @property
     def owner(self) -> str:
@@ -506,11 +512,10 @@ class FlowEngine(Inspection):
         if not token.strip(_WHITE_SPACE):
             raise InvalidTransition("", "blank_token", "hook", "")
         found: list[tuple[str, str]] = []
-        for run_id in dict.fromkeys(
-            h.run_id for h in await self.store.find_active_hooks(sha256(token.encode()).digest())
-        ):
-            hooks = await self.read(run_id, lambda run: [h.hook_id for h in run.active_hooks() if h.token == token])
-            found += [(run_id, hook_id) for hook_id in hooks]
+        for row in await self.store.find_active_hooks(sha256(token.encode()).digest()):
+            hook = await self.read(row.run_id, lambda run, id=row.hook_id: run.hook(id))  # type: ignore[misc]  # binds the row
+            if hook is not None and hook.token == token:  # whatever became of it meanwhile, the call by id judges
+                found.append((row.run_id, row.hook_id))
         if not found:
             raise HookTokenNotFound(token)
         if len(found) > 1:
