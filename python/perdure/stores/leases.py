@@ -7,12 +7,12 @@ rounded up, so nothing is ever claimed before its time (R50).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection
 from typing import Final, NamedTuple
 
 from perdure.errors import FlowError, LeaseHeld, LeaseLost
 from perdure.instant import format_instant
+from perdure.payload import decode, encode
 from perdure.stores.base import Append, Lease, LeaseState
 
 __all__ = [
@@ -229,14 +229,14 @@ def _failing(name: str, version: str, failures: int, builds: Collection[str], no
         "builds": sorted(builds),
         "at": format_instant(now),
     }
-    return json.dumps(hold, ensure_ascii=False, separators=(",", ":"))
+    return encode(hold).decode()
 
 
 def _builds(hold: str | None) -> Collection[str]:
     """The builds whose drives caused a hold (R43)."""
     if hold is None:
         return ()
-    builds: list[str] = json.loads(hold).get("builds", [])
+    builds: list[str] = decode(hold.encode()).get("builds", [])
     return builds
 
 

@@ -234,23 +234,34 @@ class LeaseContract(StoreSuite):
     @on_a_store
     async def test_failing_too_often_holds_the_run(self, store: FlowEventStore) -> None:
         story = await self.leased(store)
-        failed = replace(ME, after="fail", counted=True, max_failures=2, build="b1")
-        await story.write(store, lease=replace(failed, epoch=1))
-        await story.write(store, lease=replace(failed, claim="firm", may_hold=False))
+        failed = replace(ME, claim="firm", after="fail", counted=True, max_failures=2, build="b1")
+        await story.write(store, lease=failed)
+        assert (await store.lease("r")).hold is None
+        await story.write(store, lease=failed)
         state = await store.lease("r")
-        assert (state.failures, state.hold) == (2, None)
-        await story.write(store, lease=replace(failed, claim="firm"))
-        state = await store.lease("r")
-        assert (state.owner, state.failures, state.claim_at) == (None, 3, None)
+        assert (state.owner, state.failures, state.claim_at) == (None, 2, None)
         assert json.loads(state.hold or "") == {
             "code": "failing",
-            "reason": {"failures": 3},
+            "reason": {"failures": 2},
             "workflow": "demo",
             "version": "1",
             "builds": ["b1"],
             "at": format_instant(START),
         }
         assert await store.claim("me", 1, ttl_ns=TTL) == []
+        await story.write(store, lease=replace(failed, build="b0"))  # the builds of the hold that was there stay
+        assert json.loads((await store.lease("r")).hold or "")["builds"] == ["b0", "b1"]
+
+    @on_a_store
+    async def test_some_failures_never_hold_and_a_hold_that_is_given_stands(self, store: FlowEventStore) -> None:
+        story = await self.leased(store)
+        failed = replace(ME, claim="firm", after="fail", counted=True, max_failures=1)
+        for failures in (1, 2):
+            await story.write(store, lease=replace(failed, may_hold=False))
+            state = await store.lease("r")
+            assert (state.failures, state.hold) == (failures, None)
+        await story.write(store, lease=replace(failed, hold=HOLD))
+        assert (await store.lease("r")).hold == HOLD
 
     @on_a_store
     async def test_an_accepted_decision_clears_failures_back_off_and_hold(self, store: FlowEventStore) -> None:

@@ -88,8 +88,9 @@ class _Trace:
             if not run.last_sequence:
                 continue
             state = await self.store.lease(run_id)
-            found = (state.owner, state.epoch, state.parked_sequence, state.failures, state.live, state.last_sequence)
-            assert found == (run.owner, run.epoch, run.parked, run.failures, run.live(now), run.last_sequence), run
+            found = (state.owner, state.epoch, state.parked_sequence, state.failures, state.not_before)
+            assert found == (run.owner, run.epoch, run.parked, run.failures, run.not_before), run
+            assert (state.live, state.last_sequence) == (run.live(now), run.last_sequence)
             assert _builds(state.hold) == run.hold
             if state.claim_at is not None and state.claim_at * 1000 <= now and state.hold is None:
                 claimable.add(run_id)
@@ -174,7 +175,7 @@ class _Trace:
         else:
             self._release(run, lease, holds, now)
         if run.ended:
-            run.owner, run.hold = None, None
+            run.owner, run.hold, run.not_before = None, None, None
 
     def _release(self, run: _Run, lease: Lease, holds: bool, now: int) -> None:
         if lease.accepted:
