@@ -5,58 +5,202 @@ Begin with `Flow`, `FlowEngine` (asyncio) or `BlockingFlowEngine`, and a store s
 
 from __future__ import annotations
 
-from perdure.blocking import BlockingFlowEngine
-from perdure.builds import RuntimeBuildCompatibility
-from perdure.commands import RawCommand, RuntimeCommand
-from perdure.context import WorkflowContext
-from perdure.engine import FlowEngine
-from perdure.envelope import Envelope
-from perdure.errors import (
-    CallFromLoopThread,
-    EngineClosed,
-    EventConflict,
-    FlowError,
-    HistoryLimitExceeded,
-    HookConflict,
-    HookTokenConflict,
-    HookTokenNotFound,
-    InvalidRunId,
-    InvalidRuntimeBuildId,
-    InvalidTransition,
-    InvalidWorkflow,
-    LeaseHeld,
-    LeaseLost,
-    NonDeterministic,
-    NonRetryable,
-    OutcomeUnknown,
-    PayloadTooLarge,
-    ReplayLimitExceeded,
-    RetryAfter,
-    RunConflict,
-    RunNotFound,
-    RunTerminal,
-    RuntimeBuildUnavailable,
-    Serialization,
-    StepCancelled,
-    StepError,
-    StepFailed,
-    StepNotRegistered,
-    StoreError,
-    StoreRefusal,
-    StoreUnavailable,
-    UnsupportedEventSchemaVersion,
-    WorkflowNotRegistered,
-    WorkflowRaised,
-)
-from perdure.flow import Flow, FlowRuntime, StepInvocation, WorkflowInvocation
-from perdure.instant import Instant
-from perdure.model import HookCallbackRoute, HookMetadata
-from perdure.policy import RetryPolicy
-from perdure.snapshot import WorkflowRunSnapshot
-from perdure.spec import WorkflowSpec
-from perdure.step import StepContext, StepPlan
-from perdure.stores import FlowEventStore, MemoryEventStore, RunFilter, RunSummary, SqliteEventStore, Wakeup, open_store
-from perdure.values import CancellationRequest, ChildOperationReference, WorkflowProgress
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from perdure.blocking import (
+        BlockingFlowEngine as BlockingFlowEngine,
+    )
+    from perdure.builds import (
+        RuntimeBuildCompatibility as RuntimeBuildCompatibility,
+    )
+    from perdure.commands import (
+        RawCommand as RawCommand,
+    )
+    from perdure.commands import (
+        RuntimeCommand as RuntimeCommand,
+    )
+    from perdure.context import (
+        WorkflowContext as WorkflowContext,
+    )
+    from perdure.engine import (
+        FlowEngine as FlowEngine,
+    )
+    from perdure.envelope import (
+        Envelope as Envelope,
+    )
+    from perdure.errors import (
+        CallFromLoopThread as CallFromLoopThread,
+    )
+    from perdure.errors import (
+        EngineClosed as EngineClosed,
+    )
+    from perdure.errors import (
+        EventConflict as EventConflict,
+    )
+    from perdure.errors import (
+        FlowError as FlowError,
+    )
+    from perdure.errors import (
+        HistoryLimitExceeded as HistoryLimitExceeded,
+    )
+    from perdure.errors import (
+        HookConflict as HookConflict,
+    )
+    from perdure.errors import (
+        HookTokenConflict as HookTokenConflict,
+    )
+    from perdure.errors import (
+        HookTokenNotFound as HookTokenNotFound,
+    )
+    from perdure.errors import (
+        InvalidRunId as InvalidRunId,
+    )
+    from perdure.errors import (
+        InvalidRuntimeBuildId as InvalidRuntimeBuildId,
+    )
+    from perdure.errors import (
+        InvalidTransition as InvalidTransition,
+    )
+    from perdure.errors import (
+        InvalidWorkflow as InvalidWorkflow,
+    )
+    from perdure.errors import (
+        LeaseHeld as LeaseHeld,
+    )
+    from perdure.errors import (
+        LeaseLost as LeaseLost,
+    )
+    from perdure.errors import (
+        NonDeterministic as NonDeterministic,
+    )
+    from perdure.errors import (
+        NonRetryable as NonRetryable,
+    )
+    from perdure.errors import (
+        OutcomeUnknown as OutcomeUnknown,
+    )
+    from perdure.errors import (
+        PayloadTooLarge as PayloadTooLarge,
+    )
+    from perdure.errors import (
+        ReplayLimitExceeded as ReplayLimitExceeded,
+    )
+    from perdure.errors import (
+        RetryAfter as RetryAfter,
+    )
+    from perdure.errors import (
+        RunConflict as RunConflict,
+    )
+    from perdure.errors import (
+        RunNotFound as RunNotFound,
+    )
+    from perdure.errors import (
+        RunTerminal as RunTerminal,
+    )
+    from perdure.errors import (
+        RuntimeBuildUnavailable as RuntimeBuildUnavailable,
+    )
+    from perdure.errors import (
+        Serialization as Serialization,
+    )
+    from perdure.errors import (
+        StepCancelled as StepCancelled,
+    )
+    from perdure.errors import (
+        StepError as StepError,
+    )
+    from perdure.errors import (
+        StepFailed as StepFailed,
+    )
+    from perdure.errors import (
+        StepNotRegistered as StepNotRegistered,
+    )
+    from perdure.errors import (
+        StoreError as StoreError,
+    )
+    from perdure.errors import (
+        StoreRefusal as StoreRefusal,
+    )
+    from perdure.errors import (
+        StoreUnavailable as StoreUnavailable,
+    )
+    from perdure.errors import (
+        UnsupportedEventSchemaVersion as UnsupportedEventSchemaVersion,
+    )
+    from perdure.errors import (
+        WorkflowNotRegistered as WorkflowNotRegistered,
+    )
+    from perdure.errors import (
+        WorkflowRaised as WorkflowRaised,
+    )
+    from perdure.flow import (
+        Flow as Flow,
+    )
+    from perdure.flow import (
+        FlowRuntime as FlowRuntime,
+    )
+    from perdure.flow import (
+        StepInvocation as StepInvocation,
+    )
+    from perdure.flow import (
+        WorkflowInvocation as WorkflowInvocation,
+    )
+    from perdure.instant import (
+        Instant as Instant,
+    )
+    from perdure.model import (
+        HookCallbackRoute as HookCallbackRoute,
+    )
+    from perdure.model import (
+        HookMetadata as HookMetadata,
+    )
+    from perdure.policy import (
+        RetryPolicy as RetryPolicy,
+    )
+    from perdure.snapshot import (
+        WorkflowRunSnapshot as WorkflowRunSnapshot,
+    )
+    from perdure.spec import (
+        WorkflowSpec as WorkflowSpec,
+    )
+    from perdure.step import (
+        StepContext as StepContext,
+    )
+    from perdure.step import (
+        StepPlan as StepPlan,
+    )
+    from perdure.stores import (
+        FlowEventStore as FlowEventStore,
+    )
+    from perdure.stores import (
+        MemoryEventStore as MemoryEventStore,
+    )
+    from perdure.stores import (
+        RunFilter as RunFilter,
+    )
+    from perdure.stores import (
+        RunSummary as RunSummary,
+    )
+    from perdure.stores import (
+        SqliteEventStore as SqliteEventStore,
+    )
+    from perdure.stores import (
+        Wakeup as Wakeup,
+    )
+    from perdure.stores import (
+        open_store as open_store,
+    )
+    from perdure.values import (
+        CancellationRequest as CancellationRequest,
+    )
+    from perdure.values import (
+        ChildOperationReference as ChildOperationReference,
+    )
+    from perdure.values import (
+        WorkflowProgress as WorkflowProgress,
+    )
 
 __all__ = [
     "BlockingFlowEngine",
@@ -124,3 +268,36 @@ __all__ = [
     "WorkflowSpec",
     "open_store",
 ]
+
+_HOMES: Final[dict[str, str]] = {
+    **dict.fromkeys(("BlockingFlowEngine",), "perdure.blocking"),
+    **dict.fromkeys(("RuntimeBuildCompatibility",), "perdure.builds"),
+    **dict.fromkeys(("RawCommand", "RuntimeCommand"), "perdure.commands"),
+    **dict.fromkeys(("WorkflowContext",), "perdure.context"),
+    **dict.fromkeys(("FlowEngine",), "perdure.engine"),
+    **dict.fromkeys(("Envelope",), "perdure.envelope"),
+    **dict.fromkeys(("Flow", "FlowRuntime", "StepInvocation", "WorkflowInvocation"), "perdure.flow"),
+    **dict.fromkeys(("Instant",), "perdure.instant"),
+    **dict.fromkeys(("HookCallbackRoute", "HookMetadata"), "perdure.model"),
+    **dict.fromkeys(("RetryPolicy",), "perdure.policy"),
+    **dict.fromkeys(("WorkflowRunSnapshot",), "perdure.snapshot"),
+    **dict.fromkeys(("WorkflowSpec",), "perdure.spec"),
+    **dict.fromkeys(("StepContext", "StepPlan"), "perdure.step"),
+    **dict.fromkeys(
+        ("FlowEventStore", "MemoryEventStore", "RunFilter", "RunSummary", "SqliteEventStore", "Wakeup", "open_store"),
+        "perdure.stores",
+    ),
+    **dict.fromkeys(("CancellationRequest", "ChildOperationReference", "WorkflowProgress"), "perdure.values"),
+}
+"""Where each name lives; what is not listed is an error. Names are loaded when first used, so that `import perdure` is quick."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_HOMES.get(name, "perdure.errors")), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
