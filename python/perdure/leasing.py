@@ -63,7 +63,14 @@ class Leasing:
         """What a drive's commit says of the lease: claims it where it is not held, and gives it back at the end."""
         if not self.enabled:
             return Lease(self.owner, self.ttl_ns, unless_leased=True, accepted=commit.accepted)
-        lease = Lease(self.owner, self.ttl_ns, epoch=epoch, accepted=commit.accepted, max_failures=self.max_failures)
+        lease = Lease(
+            self.owner,
+            self.ttl_ns,
+            epoch=epoch,
+            accepted=commit.accepted,
+            max_failures=self.max_failures,
+            build=self.build,
+        )
         if epoch is None:
             lease = replace(lease, claim="take_over" if opening.take_over else "firm")
         if commit.after == "park":
