@@ -84,7 +84,7 @@ LAYERS: dict[str, Layer] = {
             *("blocking", "testing.simulation"),
         ),
         uses=("leaf", "seam", "model", "authoring", "drive", "store protocol", "stores", "shells"),
-        third_party=("orjson", "msgspec"),
+        third_party=("orjson",),
     ),
     "dispatch": Layer(
         ("scheduler", "worker", "tasks"),

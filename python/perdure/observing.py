@@ -13,10 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-import msgspec
-
 from perdure.envelope import Envelope
-from perdure.errors import Serialization
 from perdure.kernel import Batch, Run
 from perdure.spec import WorkflowSpec
 
@@ -102,10 +99,13 @@ class ObserverQueue:
         self.dropped = 0
 
     def put(self, run: Run, batch: Batch) -> None:
-        """Hands over the events of a committed batch, on the engine's loop. Never waits, and parses nothing but the spec
-        of a run that this batch creates."""
+        """Hands over the events of a committed batch, on the engine's loop. Never waits and parses nothing."""
+        # A run knows its spec once it has folded its first batch, and its drive does that right after this call.
+        asyncio.get_running_loop().call_soon(self._take, run, batch)
+
+    def _take(self, run: Run, batch: Batch) -> None:
         lines = batch.lines.split(b"\n")[:-1]
-        spec, status = run.spec or _spec_of_creation(lines[0]), batch.row.status
+        spec, status = run.spec, batch.row.status
         with self._state:
             room = 0 if self._closing else max(0, self._limit - len(self._waiting))
             lost = max(0, len(lines) - room)
@@ -122,6 +122,7 @@ class ObserverQueue:
 
     async def close(self, seconds: float = _CLOSE_SECONDS) -> None:
         """Lets the observer see what waits, for at most `seconds`; then it is told nothing more. Idempotent."""
+        await asyncio.sleep(0)  # what was put before this call is taken
         with self._state:
             again, self._closing = self._closing, True
             self._state.notify()
@@ -150,12 +151,7 @@ class ObserverQueue:
     def _serve(self) -> None:
         while (item := self._next()) is not None:
             line, spec, status = item
-            try:
-                self._tell(Observation(Envelope.parse(line), WorkflowSpec.from_json(spec), status))
-            except Serialization as error:  # the kernel takes payloads that Python cannot read (R30)
-                with self._state:
-                    self.dropped += 1
-                _log.warning("an event that Python cannot read is not observed: %s", error.code)
+            self._tell(Observation(Envelope.parse(line), WorkflowSpec.from_json(spec), status))
 
     def _tell(self, observation: Observation) -> None:
         try:
@@ -194,22 +190,6 @@ class ObserverQueue:
             raise RuntimeError from error
         finally:
             self._awaiting = None
-
-
-class _CreationEvent(msgspec.Struct):
-    spec: msgspec.Raw
-
-
-class _Creation(msgspec.Struct):
-    event: _CreationEvent
-
-
-_CREATION: Final = msgspec.json.Decoder(_Creation)
-
-
-def _spec_of_creation(line: bytes) -> bytes:
-    """The spec in `run_created`: a run that was committed but not yet folded knows none."""
-    return bytes(_CREATION.decode(line).event.spec)
 
 
 def _discard(result: Awaitable[None]) -> None:

@@ -20,12 +20,13 @@ PATIENCE = 30.0
 SPEC = b'{"name":"order","version":"2","runtime":{"kind":"rust_embedded","entrypoint":"order","export_name":"main"}}'
 
 
-def put(queue: ObserverQueue, *numbers: int) -> None:
-    """Hands the queue a batch of run `r` with these sequences."""
+async def put(queue: ObserverQueue, *numbers: int) -> None:
+    """Hands the queue a batch of run `r` with these sequences, and lets it take them."""
     head = b'{"run_id":"r","sequence":%d,"event_id":"e","timestamp":"2026-01-01T00:00:00Z","event":{"type":"run_started"}}\n'
     run: Any = SimpleNamespace(spec=SPEC)
     batch: Any = SimpleNamespace(lines=b"".join(head % n for n in numbers), row=SimpleNamespace(status="running"))
     queue.put(run, batch)
+    await asyncio.sleep(0)
 
 
 class Gated(MemoryObserver):
@@ -127,7 +128,7 @@ async def test_an_observer_that_raises_does_not_keep_an_event_from_others(caplog
     first, last = MemoryObserver(), MemoryObserver()
     bad: list[Raising] = [Raising(ValueError), RaisingLater(ValueError), Raising(SystemExit), RaisingLater(SystemExit)]
     queue = ObserverQueue(FanOut(first, *bad, last))
-    put(queue, 1, 2, 3)
+    await put(queue, 1, 2, 3)
     await queue.close()
     assert sequences(first.observations) == sequences(last.observations) == [1, 2, 3]
     assert [observer.told for observer in bad] == [3, 3, 3, 3]
@@ -146,7 +147,7 @@ async def test_fan_out_tells_in_order_and_awaits_all_before_the_next() -> None:
             told.append(f"later{seen.envelope.sequence}")
 
     queue = ObserverQueue(FanOut(plain("a"), Later(), FanOut(plain("b"), plain("c"))))
-    put(queue, 1, 2)
+    await put(queue, 1, 2)
     await queue.close()
     assert told == ["a1", "b1", "c1", "later1", "a2", "b2", "c2", "later2"]
 
@@ -163,11 +164,11 @@ def test_fan_out_of_plain_observers_needs_no_loop() -> None:
 async def test_a_full_queue_drops_the_newest_counts_them_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
     slow = Gated()
     queue = ObserverQueue(slow, limit=3)
-    put(queue, 1)
+    await put(queue, 1)
     await slow.is_entered()
-    put(queue, 2, 3)
-    put(queue, 4, 5, 6)
-    put(queue, 7)
+    await put(queue, 2, 3)
+    await put(queue, 4, 5, 6)
+    await put(queue, 7)
     assert queue.dropped == 3
     slow.gate.set()
     await queue.close()
@@ -181,12 +182,12 @@ async def test_a_full_queue_drops_the_newest_counts_them_and_says_so_once(caplog
 async def test_a_queue_that_was_full_takes_events_again() -> None:
     slow = Gated()
     queue = ObserverQueue(slow, limit=1)
-    put(queue, 1)
+    await put(queue, 1)
     await slow.is_entered()
-    put(queue, 2, 3)
+    await put(queue, 2, 3)
     slow.gate.set()
     await slow.has_seen(2)
-    put(queue, 4)
+    await put(queue, 4)
     await queue.close()
     assert sequences(slow.observations) == [1, 2, 4]
 
@@ -195,9 +196,9 @@ def test_the_limit_is_10_000_by_default() -> None:
     async def fill() -> ObserverQueue:
         slow = Gated()
         queue = ObserverQueue(slow)
-        put(queue, 1)
+        await put(queue, 1)
         await slow.is_entered()
-        put(queue, *range(2, 10_005))
+        await put(queue, *range(2, 10_005))
         slow.gate.set()
         await queue.close()
         assert len(slow.observations) == 10_001
@@ -212,7 +213,7 @@ def test_the_limit_is_10_000_by_default() -> None:
 async def test_close_waits_for_what_is_under_way_and_what_waits() -> None:
     slow = Gated()
     queue = ObserverQueue(slow)
-    put(queue, 1, 2, 3)
+    await put(queue, 1, 2, 3)
     closing = asyncio.create_task(queue.close(PATIENCE))
     await slow.is_entered()
     assert not closing.done()
@@ -225,7 +226,7 @@ async def test_close_gives_up_at_its_deadline(caplog: pytest.LogCaptureFixture) 
     """A thread that hangs is left behind; if it ever comes back it is told nothing more."""
     slow = Gated()
     queue = ObserverQueue(slow)
-    put(queue, 1, 2, 3)
+    await put(queue, 1, 2, 3)
     await slow.is_entered()
     await queue.close(0.01)
     await queue.close(PATIENCE)
@@ -252,7 +253,7 @@ async def test_close_cancels_a_coroutine_at_its_deadline(caplog: pytest.LogCaptu
                 told.append("cancelled")
 
     queue = ObserverQueue(Stuck())
-    put(queue, 1, 2)
+    await put(queue, 1, 2)
     await entered.wait()
     await queue.close(0.01)
     assert told == ["entered", "cancelled"]
@@ -264,10 +265,10 @@ async def test_what_comes_after_close_is_counted_only() -> None:
     memory = MemoryObserver()
     early, late = ObserverQueue(memory), ObserverQueue(memory)
     await early.close()
-    put(early, 1)
-    put(late, 1, 2)
+    await put(early, 1)
+    await put(late, 1, 2)
     await late.close()
-    put(late, 3, 4)
+    await put(late, 3, 4)
     assert (early.dropped, late.dropped) == (1, 2)
     assert sequences(memory.observations) == [1, 2]
 
@@ -287,7 +288,7 @@ def test_a_loop_that_ended_before_its_engine_harms_nobody(caplog: pytest.LogCapt
     queue = ObserverQueue(SimpleNamespace(observe=observe))
 
     async def leave() -> None:
-        put(queue, 1)
+        await put(queue, 1)
         assert await asyncio.to_thread(entered.wait, PATIENCE)
 
     asyncio.run(leave())
