@@ -34,7 +34,7 @@ endif
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-rust test-python bench bench-smoke wheel fuzz kernel clean
+.PHONY: help demo test test-rust test-python simulate bench bench-smoke wheel fuzz kernel clean
 .PHONY: check check-format check-lint check-layers check-types check-stubs check-examples check-clippy
 
 help: ## This list
@@ -56,6 +56,12 @@ test-rust: $(BUILDER)
 test-python: $(KERNEL) $(TOOLS)
 	@echo "==> Python tests, both kernels"
 	@$(PY) -m pytest
+
+SEEDS ?= 10000
+SEED ?= 0
+simulate: $(KERNEL) ## Simulated worlds with everything that can go wrong: make simulate SEEDS=10000 [SEED=first]
+	@echo "==> $(SEEDS) simulated worlds from seed $(SEED)"
+	@$(PY) -m perdure.testing.simulation --seeds $(SEEDS) --first $(SEED)
 
 # Cheap ones first; `make -k check` goes on after a failure and shows them all.
 check: check-format check-lint check-layers check-types check-stubs check-examples check-clippy ## Formatting, lints, types, stubs and layers; changes nothing

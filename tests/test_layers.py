@@ -81,7 +81,7 @@ LAYERS: dict[str, Layer] = {
     "shells": Layer(
         (
             *("engine", "session", "asking", "attempts", "threads", "leasing", "owner", "observing", "inspection"),
-            *("blocking", "testing.simulation"),
+            "blocking",
         ),
         uses=("leaf", "seam", "model", "authoring", "drive", "store protocol", "stores", "shells"),
         third_party=("orjson",),

@@ -134,20 +134,10 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         if self._outside or not self._timers:
             return False
         self._now, phase = self._timers[0][:2]
-        self._make_ready(phase)
-        return True
-
-    def hasten(self, phase: Phase) -> bool:
-        """Makes those timers of the present instant ready whose turn would come when the loop is idle. False if there are none."""
-        return self._make_ready(phase)
-
-    def _make_ready(self, phase: int) -> bool:
-        due = sorted(timer for timer in self._timers if timer[:2] == (self._now, phase))
-        self._timers = [timer for timer in self._timers if timer[:2] != (self._now, phase)]
-        heapq.heapify(self._timers)
         ready: Any = self._ready  # type: ignore[attr-defined]  # the base loop's queue of callbacks
-        ready.extend(timer[3] for timer in due)
-        return bool(due)
+        while self._timers and self._timers[0][:2] == (self._now, phase):
+            ready.append(heapq.heappop(self._timers)[3])
+        return True
 
     def stand_still(self) -> None:
         """Ends `run_until_complete` by `StoodStill`."""

@@ -1,0 +1,318 @@
+"""The invariants of spec/README.md, checked at every change of the store and at every start of a step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NoReturn
+
+import orjson
+
+from perdure.errors import EventConflict, FlowError, HookTokenConflict, LeaseHeld, LeaseLost, RunNotFound
+from perdure.kernel import DEFAULT_MAX_EVENT_BYTES, Kernel, Run
+from perdure.stores.base import Append, Claimed, Committed, LeaseState
+from perdure.testing._simulation.index import check_index
+from perdure.testing._simulation.medium import Medium
+
+__all__ = ["Auditor", "Book", "InvariantBroken", "Party"]
+
+_ENDS: Final = frozenset(
+    "run_completed run_failed run_cancelled run_timed_out run_retry_exhausted run_host_shutdown".split()
+)
+_OUTCOMES: Final = frozenset("step_completed step_failed step_non_retryable step_retrying".split())
+_BY_DRIVES: Final = _OUTCOMES | {"step_created", "step_started", "step_cancelled", "wait_created", "hook_created"}
+_EVERYTHING: Final = 10**6
+
+
+class InvariantBroken(AssertionError):
+    """What the simulation found. The text says which rule, and where; `seed` and `trace` are set by the runner."""
+
+    seed: int | None = None
+    trace: Sequence[str] = ()
+
+
+@dataclass(eq=False)
+class Party:
+    """What the auditor knows of a process. `owner`: its identity as a holder of leases."""
+
+    name: str
+    owner: str
+    leases: bool
+    gone: Callable[[], bool]
+    answers: Callable[[Run], bytes | None]
+    """What its workflow would ask for on this run; None if it would raise."""
+    running: dict[tuple[str, str, int], Callable[[], bool]] = field(default_factory=dict)
+    """Attempts under way, each with whether it has been told to end."""
+    finished: set[tuple[str, str, int]] = field(default_factory=set)
+    """Attempts that ended here and whose outcome is not in the store yet."""
+    excused: set[tuple[str, str, int]] = field(default_factory=set)
+    """Attempts whose outcome may be lost: the store failed, or the lease was lost, while they ran."""
+
+    def excuse(self, run_id: str) -> None:
+        """The drive of a run was told of a store error or a lost lease: it may end, and its attempts with it."""
+        self.excused |= {key for key in self.running if key[0] == run_id}
+        self.finished = {key for key in self.finished if key[0] != run_id}
+
+
+class Book:
+    """What the store has said is durable of one run, and its projection, folded commit by commit."""
+
+    def __init__(self, run_id: str, kernel: Kernel) -> None:
+        self.run_id = run_id
+        self.lines = b""
+        self.cuts: list[int] = []
+        self.run: Run = kernel.new(run_id, DEFAULT_MAX_EVENT_BYTES)
+        self._kernel = kernel
+
+    def add(self, lines: bytes) -> None:
+        if self.run.last_sequence == 0:
+            self.run = self._kernel.project(self.run_id, lines, DEFAULT_MAX_EVENT_BYTES)
+        else:
+            self.run.extend(lines)
+        self.cuts.append(len(self.lines))
+        self.lines += lines
+
+    def at(self, sequence: int) -> bytes:
+        """The first `sequence` lines."""
+        return b"".join(self.lines.splitlines(keepends=True)[:sequence])
+
+
+class Auditor:
+    """Watches one store. Everything it compares with, it keeps itself or reads through the store's public methods."""
+
+    def __init__(self, medium: Medium, kernel: Kernel) -> None:
+        self.medium = medium
+        self.kernel = kernel
+        self.books: dict[str, Book] = {}
+        self.parties: list[Party] = []
+        self.commits = self.refusals = self.launches = 0
+        self.usurped: set[str] = set()
+        """Runs whose live lease was taken over: the one who lost it cannot know yet."""
+        self.broken: InvariantBroken | None = None
+        self.on_broken: Callable[[], None] = lambda: None
+
+    def fail(self, rule: int | str, text: str) -> NoReturn:
+        """The first failure counts, whoever catches it: steps and calls are run by code that catches much."""
+        error = InvariantBroken(f"invariant {rule}: {text}" if isinstance(rule, int) else f"{rule}: {text}")
+        if self.broken is None:
+            self.broken = error
+            self.on_broken()
+        raise error
+
+    def book(self, run_id: str) -> Book:
+        """The run's book; an empty one if nothing is durable yet."""
+        if run_id not in self.books:
+            self.books[run_id] = Book(run_id, self.kernel)
+        return self.books[run_id]
+
+    # -- commits ---------------------------------------------------------------------------------------------------
+
+    def commit(self, party: Party, append: Append) -> Committed | FlowError:
+        """Commits through the store and judges what it did."""
+        run_id = append.batch.run_id
+        before = self.medium.lease(run_id)
+        (answer,) = self.medium.run(self.medium.store.commit([append]))
+        after = self.medium.lease(run_id)
+        if isinstance(answer, Committed):
+            self.commits += 1
+            self._accepted(party, append, answer, before, after)
+        else:
+            self.refusals += 1
+            self._refused(append, answer, before, after)
+        return answer
+
+    def _accepted(
+        self, party: Party, append: Append, answer: Committed, before: LeaseState | None, after: LeaseState | None
+    ) -> None:
+        batch, lease, book = append.batch, append.lease, self.book(append.batch.run_id)
+        where = f"{party.name}, run {batch.run_id} at {batch.expected_sequence}"
+        if after is None:
+            self.fail(1, f"{where}: committed, and the store does not know the run")
+        if book.run.last_sequence != batch.expected_sequence or answer.last_sequence != batch.last_sequence:
+            self.fail(2, f"{where}: accepted on top of {book.run.last_sequence}")
+        anothers = before is not None and before.live and before.owner != party.owner
+        if lease is not None and lease.epoch is not None:
+            if before is None or (before.owner, before.epoch) != (lease.owner, lease.epoch):
+                self.fail(4, f"{where}: the lease was lost, and the commit of its owner was accepted")
+        elif lease is not None and anothers and (lease.claim == "firm" or lease.unless_leased):
+            self.fail(4, f"{where}: accepted although another's lease is live")
+        if anothers and lease is not None and lease.claim == "take_over":
+            self.usurped.add(batch.run_id)
+        if answer.epoch is not None and (after.owner, after.epoch) != (party.owner, answer.epoch):
+            self.fail(4, f"{where}: said to hold epoch {answer.epoch}, the row says {after.epoch}")
+        events = [orjson.loads(line) for line in batch.lines.splitlines()]
+        self._check_events(where, party, append, events)
+        if batch.lines:
+            book.add(batch.lines)
+        self._check_row(where, book, after)
+        if after.owner is None and before is not None and before.owner == party.owner and not book.run.terminal:
+            self._check_let_go(where, party, book)
+        if lease is not None and lease.after == "park" and after.parked_sequence == after.last_sequence:
+            self._check_idle(where, party, book)
+        check_index(self.medium, book, self.fail)
+
+    def _refused(self, append: Append, answer: FlowError, before: LeaseState | None, after: LeaseState | None) -> None:
+        batch, lease, run_id = append.batch, append.lease, append.batch.run_id
+        if before != after:
+            self.fail(9, f"run {run_id}: a commit was refused with {answer.code} and changed the run's row")
+        last = before.last_sequence if before is not None else 0
+        match answer:
+            case EventConflict():
+                right = last != batch.expected_sequence
+            case LeaseLost():
+                right = (
+                    lease is not None
+                    and lease.epoch is not None
+                    and (before is None or (before.owner, before.epoch) != (lease.owner, lease.epoch))
+                )
+            case LeaseHeld():
+                right = lease is not None and before is not None and before.live and before.owner != lease.owner
+            case HookTokenConflict():
+                right = any(
+                    hook.run_id == answer.existing_run_id and hook.hook_id == answer.existing_hook_id
+                    for hook in self.medium.run(self.medium.store.list_active_hooks())
+                )
+            case RunNotFound():
+                right = any(linked not in self.books or not self.books[linked].lines for linked in batch.links)
+            case _:
+                right = False
+        if not right:
+            self.fail(7, f"run {run_id}: refused with {answer.code} without cause")
+
+    def _check_events(self, where: str, party: Party, append: Append, events: list[dict[str, Any]]) -> None:
+        book, lease = self.book(append.batch.run_id), append.lease
+        owed = bool(book.run.closing()) and bool(events)
+        kinds = [envelope["event"]["type"] for envelope in events]
+        foreign = lease is None or lease.claim == "if_free"
+        if not foreign and owed and not _ENDS & set(kinds):
+            self.fail("R19", f"{where}: a final failure owes the end of the run, and {kinds} was added instead")
+        for number, envelope in enumerate(events, book.run.last_sequence + 1):
+            event = envelope["event"]
+            if envelope["sequence"] != number:
+                self.fail(2, f"{where}: sequence {envelope['sequence']} where {number} comes next")
+            if book.run.terminal:
+                self.fail(5, f"{where}: {event['type']} after the run's end")
+            if foreign and event["type"] in _BY_DRIVES:
+                self.fail(4, f"{where}: {event['type']} without a drive")
+            for key in ("step_id", "wait_id", "hook_id"):
+                if str(event.get(key, "")).startswith("bad-"):
+                    self.fail(9, f"{where}: {event['type']} of a command that was refused")
+            if event["type"] in _OUTCOMES:
+                self._outcome(book.run_id, event)
+        if any(kind in _ENDS for kind in kinds[:-1]):
+            self.fail(5, f"{where}: something follows the run's end")
+
+    def _outcome(self, run_id: str, event: dict[str, Any]) -> None:
+        for party in self.parties:
+            party.finished = {k for k in party.finished if k[:2] != (run_id, event["step_id"])}
+
+    # -- the row ---------------------------------------------------------------------------------------------------
+
+    def _check_row(self, where: str, book: Book, row: LeaseState) -> None:
+        """R3's definition of runnable, by brute force, against the one column that claims are given by."""
+        now, run = self.medium.clock(), book.run
+        if row.last_sequence != run.last_sequence:
+            self.fail(1, f"{where}: the row says {row.last_sequence}, acknowledged were {run.last_sequence}")
+        if run.terminal:
+            if row.claim_at is not None or row.owner is not None:
+                self.fail(6, f"{where}: a terminal run can be claimed or is leased")
+            return
+        if self.is_runnable(book, row, now) and not _due(row, now):
+            self.fail(6, f"{where}: runnable, but claim_at is {row.claim_at} at {now}")
+
+    def is_runnable(self, book: Book, row: LeaseState, now: int) -> bool:
+        """R3: open, not held, not leased, not backed off, and something unseen or due."""
+        if book.run.terminal or row.hold is not None or row.live or (row.not_before or 0) > now:
+            return False
+        return row.last_sequence > row.parked_sequence or bool(book.run.due_wakeups(now // 1000 * 1000))  # µs
+
+    def _check_idle(self, where: str, party: Party, book: Book) -> None:
+        """A run that was parked has nothing to do before somebody appends or a wakeup is due."""
+        run = book.run
+        if run.closing():
+            self.fail("R19", f"{where}: parked although the end of the run is owed")
+        if starts := run.starts(0, [], _EVERYTHING):
+            self.fail("R3", f"{where}: parked with steps to start: {[step for step, _, _ in starts]}")
+        command = party.answers(run)
+        if command is None:
+            self.fail("R3", f"{where}: parked although the workflow raises")
+        now = self.medium.clock()
+        if drafts := run.decide(command, now, now).drafts:
+            kinds = [orjson.loads(draft)["type"] for draft in drafts]
+            self.fail("R3", f"{where}: parked although the workflow has not seen everything; it would add {kinds}")
+
+    def _check_let_go(self, where: str, party: Party, book: Book) -> None:
+        """A lease is given back after its attempts ended, or were told to."""
+        for (run_id, step_id, attempt), told in party.running.items():
+            step = book.run.step(step_id) if run_id == book.run_id else None
+            if step is not None and step.status == "running" and step.attempt == attempt and not told():
+                self.fail(4, f"{where}: the lease was given back while step {step_id} attempt {attempt} runs")
+
+    # -- claims ----------------------------------------------------------------------------------------------------
+
+    def claim(self, party: Party, k: int, ttl_ns: int) -> list[Claimed]:
+        """Claims through the store and judges what it gave."""
+        now = self.medium.clock()
+        before = {run_id: self.medium.lease(run_id) for run_id in self.books}
+        claimed = self.medium.run(self.medium.store.claim(party.owner, k, ttl_ns=ttl_ns))
+        for claim in claimed:
+            row = before[claim.run_id]
+            if row is None or not _due(row, now) or row.hold is not None or self.books[claim.run_id].run.terminal:
+                self.fail(4, f"{party.name} was given run {claim.run_id}, which is not runnable")
+            if claim.epoch != row.epoch + 1 or claim.last_sequence != row.last_sequence:
+                self.fail(4, f"{party.name} was given epoch {claim.epoch} of run {claim.run_id} after {row.epoch}")
+        if len(claimed) < k:
+            given = {claim.run_id for claim in claimed}
+            for run_id, row in before.items():
+                if row is not None and run_id not in given and self.is_runnable(self.books[run_id], row, now):
+                    self.fail(6, f"{party.name} asked for {k} runs and was not given {run_id}, which is runnable")
+        return claimed
+
+    # -- steps -----------------------------------------------------------------------------------------------------
+
+    def launching(self, party: Party, run_id: str, attempts: Sequence[tuple[str, int]]) -> None:
+        """The engine launches attempts: under a lease that cannot be another's by now (R2)."""
+        row, run = self.medium.lease(run_id), self.book(run_id).run
+        if not party.leases or run.terminal or run_id in self.usurped or row is None:
+            return
+        if row.owner != party.owner or not row.live:
+            state = "expired" if row.owner == party.owner else "not held"
+            self.fail(4, f"{party.name}, run {run_id}: launches {list(attempts)} while its lease is {state}")
+
+    def launched(self, party: Party, key: tuple[str, str, int], told: Callable[[], bool]) -> None:
+        """A step function begins."""
+        self.launches += 1
+        run_id, step_id, attempt = key
+        book, row = self.book(run_id), self.medium.lease(run_id)
+        step = book.run.step(step_id)
+        where = f"{party.name}, run {run_id}, step {step_id} attempt {attempt}"
+        if step is None or step.attempt < attempt:
+            self.fail(1, f"{where}: runs before its start is durable")
+        holds = party.leases and row is not None and row.owner == party.owner
+        if holds and step.status != "cancelled" and (step.status != "running" or step.attempt != attempt):
+            self.fail(4, f"{where}: runs although its outcome is durable ({step.status}, attempt {step.attempt})")
+        for other in self.parties:
+            if key in other.finished and not other.gone() and other.leases:
+                taken = row is not None and row.owner not in (None, other.owner)
+                if other is party or not (taken or not party.leases):
+                    self.fail(4, f"{where}: runs again although {other.name} had its outcome and lost nothing")
+            other.finished.discard(key)
+            both = other is not party and key in other.running and not other.gone() and party.leases
+            if both and row is not None and row.live and row.owner == other.owner:
+                self.fail(4, f"{where}: runs at the same time in {other.name}, which holds the lease")
+        if key in party.running and not party.running[key]():
+            self.fail(4, f"{where}: runs twice in one process")
+        party.running[key] = told
+        party.excused.discard(key)
+
+    def ended(self, party: Party, key: tuple[str, str, int], *, with_outcome: bool) -> None:
+        """A step function has returned or raised; without outcome if it was told to end."""
+        party.running.pop(key, None)
+        step = self.book(key[0]).run.step(key[1])
+        counts = with_outcome and key not in party.excused
+        if counts and step is not None and step.status == "running" and step.attempt == key[2]:
+            party.finished.add(key)
+
+
+def _due(row: LeaseState, now: int) -> bool:
+    return row.claim_at is not None and row.claim_at <= now // 1000

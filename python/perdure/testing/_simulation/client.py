@@ -1,0 +1,262 @@
+"""The store as one process sees it: across a way on which requests and answers take time, are lost, or come late."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Coroutine, Sequence
+from typing import Any, Final, Protocol, TypeVar
+
+from perdure.errors import FlowError, LeaseLost, OutcomeUnknown, StoreUnavailable
+from perdure.stores.base import (
+    ActiveHook,
+    Append,
+    Claimed,
+    Committed,
+    LeaseState,
+    RunFilter,
+    RunPage,
+    RunSummary,
+    Wakeup,
+)
+from perdure.testing._simulation.audit import Auditor, Party
+from perdure.testing._simulation.chance import Chance
+from perdure.testing._simulation.lanes import LaneLoop
+from perdure.testing.virtual_time import Phase
+
+__all__ = ["Client", "Host"]
+
+T = TypeVar("T")
+_ALL: Final = RunFilter()
+_MOST_CALLS: Final = 40_000
+"""More calls of the store than any of these small worlds needs: something spins."""
+
+
+class Host(Protocol):
+    """The process a client belongs to."""
+
+    party: Party
+
+    def crash(self) -> None:
+        """Ends the process, now."""
+        ...
+
+    def note(self, text: str) -> None:
+        """Writes a line of the trace."""
+        ...
+
+
+class Client:
+    """A `FlowEventStore` for one process. Once the process is dead no call of it reaches the store."""
+
+    def __init__(self, auditor: Auditor, chance: Chance, loop: LaneLoop, host: Host) -> None:
+        self._auditor = auditor
+        self._medium = auditor.medium
+        self._chance = chance
+        self._loop = loop
+        self._host = host
+
+    # -- the way ---------------------------------------------------------------------------------------------------
+
+    async def _travel(self) -> None:
+        if self._host.party.gone():
+            await self._loop.create_future()  # whoever gets here is being buried
+        way = self._chance.way_ns()
+        if way is not None:
+            await self._loop.sleep_until_ns(self._loop.clock_ns() + way, Phase.STEPS)
+
+    async def _die(self) -> None:
+        self._host.note("crashes")
+        self._host.crash()
+        await self._loop.create_future()
+
+    def _count(self) -> None:
+        self._medium.calls += 1
+        if self._medium.calls > _MOST_CALLS:
+            self._auditor.fail("R3", f"the store has been called {_MOST_CALLS} times, something spins")
+
+    def _unavailable(self, name: str, *run_ids: str) -> StoreUnavailable:
+        self._host.note(f"{name} {' '.join(run_ids)}: unavailable")
+        for run_id in run_ids:
+            self._host.party.excuse(run_id)
+        return StoreUnavailable("the simulation lost this request")
+
+    async def _ask(self, name: str, call: Callable[[], T], *run_ids: str) -> T:
+        """Any request but a commit."""
+        self._count()
+        await self._travel()
+        fate = self._chance.of_request()
+        if fate == "crash_before":
+            await self._die()
+        if fate == "unavailable":
+            raise self._unavailable(name, *run_ids)
+        try:
+            return call()
+        finally:
+            await self._travel()
+
+    async def _read(self, name: str, call: Coroutine[Any, Any, T], *run_ids: str) -> T:
+        try:
+            return await self._ask(name, lambda: self._medium.run(call), *run_ids)
+        finally:
+            call.close()
+
+    # -- commits ---------------------------------------------------------------------------------------------------
+
+    async def commit(self, appends: Sequence[Append]) -> Sequence[Committed | FlowError]:
+        self._count()
+        await self._travel()
+        fate = self._chance.of_commit()
+        name = ", ".join(_named(append) for append in appends)
+        run_ids = [append.batch.run_id for append in appends]
+        match fate:
+            case "crash_before":
+                await self._die()
+            case "unavailable":
+                raise self._unavailable(f"commit {name}", *run_ids)
+            case "lost_unknown":
+                raise self._unknown(name, run_ids)
+            case "late":
+                later = self._loop.clock_ns() + self._chance.random.randrange(1, 3_000_000_000)
+                self._loop.main.context.copy().run(
+                    self._loop.call_at_ns, later, Phase.OTHERS, self._apply_late, list(appends)
+                )
+                raise self._unknown(name, run_ids)
+        answers = [self._apply(append) for append in appends]
+        if fate == "crash_after":
+            await self._die()
+        if fate == "applied_unknown":
+            raise self._unknown(name, run_ids)
+        await self._travel()
+        return answers
+
+    def _apply(self, append: Append) -> Committed | FlowError:
+        answer = self._auditor.commit(self._host.party, append)
+        if isinstance(answer, LeaseLost):
+            self._host.party.excuse(append.batch.run_id)
+        said = "ok" if isinstance(answer, Committed) else answer.code
+        self._host.note(f"commit {_named(append)}: {said}")
+        return answer
+
+    def _apply_late(self, appends: list[Append]) -> None:
+        """A request that was thought lost arrives after all, whether its sender lives or not."""
+        for append in appends:
+            self._host.note("late:")
+            self._apply(append)
+
+    def _unknown(self, name: str, run_ids: Sequence[str]) -> OutcomeUnknown:
+        self._host.note(f"commit {name}: outcome unknown")
+        for run_id in run_ids:
+            self._host.party.excuse(run_id)
+        return OutcomeUnknown("the simulation lost this answer")
+
+    # -- leases ----------------------------------------------------------------------------------------------------
+
+    async def claim(
+        self,
+        owner: str,
+        k: int,
+        *,
+        workflows: Collection[tuple[str, str]] | None = None,
+        builds: Collection[str | None] | None = None,
+        ttl_ns: int,
+    ) -> list[Claimed]:
+        return await self._ask("claim", lambda: self._claimed(k, ttl_ns))
+
+    def _claimed(self, k: int, ttl_ns: int) -> list[Claimed]:
+        claimed = self._auditor.claim(self._host.party, k, ttl_ns)
+        if claimed:
+            self._host.note(f"claims {' '.join(c.run_id for c in claimed)}")
+        return claimed
+
+    async def claim_held(
+        self,
+        owner: str,
+        k: int,
+        *,
+        build: str,
+        workflows: Collection[tuple[str, str]] | None = None,
+        builds: Collection[str | None] | None = None,
+        ttl_ns: int,
+    ) -> list[Claimed]:
+        store = self._medium.store
+        return await self._read("claim_held", store.claim_held(owner, k, build=build, ttl_ns=ttl_ns))
+
+    async def next_claim(
+        self,
+        *,
+        workflows: Collection[tuple[str, str]] | None = None,
+        builds: Collection[str | None] | None = None,
+    ) -> int | None:
+        return await self._read("next_claim", self._medium.store.next_claim())
+
+    async def renew(
+        self, owner: str, pairs: Sequence[tuple[str, int]], *, ttl_ns: int
+    ) -> list[tuple[str, int] | LeaseLost]:
+        run_ids = [run_id for run_id, _ in pairs]
+        answers = await self._read("renew", self._medium.store.renew(owner, pairs, ttl_ns=ttl_ns), *run_ids)
+        for run_id, answer in zip(run_ids, answers, strict=True):
+            if isinstance(answer, LeaseLost):
+                self._host.party.excuse(run_id)
+        return answers
+
+    async def lease(self, run_id: str) -> LeaseState:
+        return await self._read("lease", self._medium.store.lease(run_id), run_id)
+
+    async def void(self, owner: str) -> int:
+        return await self._read("void", self._medium.store.void(owner))
+
+    async def set_hold(self, run_id: str, hold: str, *, expected_sequence: int) -> bool:
+        call = self._medium.store.set_hold(run_id, hold, expected_sequence=expected_sequence)
+        return await self._read("set_hold", call, run_id)
+
+    async def release_hold(self, run_id: str) -> bool:
+        return await self._read("release_hold", self._medium.store.release_hold(run_id), run_id)
+
+    # -- reads -----------------------------------------------------------------------------------------------------
+
+    async def last_sequences(self, run_ids: Sequence[str]) -> dict[str, int]:
+        return await self._read("last_sequences", self._medium.store.last_sequences(run_ids))
+
+    async def changes(self) -> int:
+        """Counted here, so that a world goes the same way on every store."""
+        return self._auditor.commits
+
+    async def history(self, run_id: str, after: int = 0) -> bytes:
+        return await self._read("history", self._medium.store.history(run_id, after), run_id)
+
+    async def list_due_wakeups(self, now: int, limit: int | None = None) -> list[Wakeup]:
+        return await self._read("list_due_wakeups", self._medium.store.list_due_wakeups(now, limit))
+
+    async def next_scheduled_wakeup(self) -> Wakeup | None:
+        return await self._read("next_scheduled_wakeup", self._medium.store.next_scheduled_wakeup())
+
+    async def find_active_hooks(self, token_hash: bytes) -> list[ActiveHook]:
+        return await self._read("find_active_hooks", self._medium.store.find_active_hooks(token_hash))
+
+    async def list_active_hooks(self) -> list[ActiveHook]:
+        return await self._read("list_active_hooks", self._medium.store.list_active_hooks())
+
+    async def runs(self, filter: RunFilter = _ALL, *, after: str | None = None, limit: int = 100) -> RunPage:
+        return await self._read("runs", self._medium.store.runs(filter, after=after, limit=limit))
+
+    async def run_ids(self) -> list[str]:
+        return await self._read("run_ids", self._medium.store.run_ids())
+
+    async def summary(self) -> RunSummary:
+        return await self._read("summary", self._medium.store.summary())
+
+    async def close(self) -> None:
+        """The store outlives its clients."""
+
+    def clock(self) -> int:
+        return self._loop.clock_ns()
+
+
+def _named(append: Append) -> str:
+    """A commit as the trace shows it: run, sequences, event kinds, and what it says of the lease."""
+    batch, lease = append.batch, append.lease
+    kinds = [line.split(b'"type":"', 1)[1].split(b'"', 1)[0].decode() for line in batch.lines.splitlines()]
+    text = f"{batch.run_id}@{batch.expected_sequence} {' '.join(kinds) or '-'}"
+    if lease is None:
+        return text
+    held = f"epoch {lease.epoch}" if lease.epoch is not None else lease.claim
+    return f"{text} [{held}{'' if lease.after == 'keep' else ', ' + lease.after}]"
