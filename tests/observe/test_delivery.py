@@ -182,7 +182,7 @@ async def test_87_a_commit_that_outlives_its_drive_is_observed(world: World) -> 
         starting.cancel()
         await asyncio.wait([starting])
         gate.set()
-        await engine.drive("r")
+        await asyncio.wait([task for task in asyncio.all_tasks() if task.get_name() == "perdure drive r"])
     assert sequences(memory.observations) == [1, 2, 3]
 
 
