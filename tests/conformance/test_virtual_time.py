@@ -111,19 +111,6 @@ def test_timeouts_of_asyncio_fire_in_virtual_time() -> None:
     assert run(main, START_NS) == START_NS + 3_600 * 10**9
 
 
-def test_hastened_timers_fire_before_the_loop_is_idle() -> None:
-    async def main(loop: VirtualTimeLoop) -> list[str]:
-        order: list[str] = []
-        loop.call_at_ns(START_NS, Phase.STEPS, order.append, "now")
-        loop.call_at_ns(START_NS + 1, Phase.STEPS, order.append, "later")
-        assert loop.hasten(Phase.STEPS)
-        assert not loop.hasten(Phase.STEPS)
-        await asyncio.sleep(0)
-        return order
-
-    assert run(main, START_NS) == ["now"]
-
-
 def test_waiting_for_what_can_never_come_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("perdure.testing.virtual_time._REAL_PATIENCE_S", 0.01)
 

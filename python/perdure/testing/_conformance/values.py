@@ -27,6 +27,9 @@ class Spelled(float):
         number.lexeme = lexeme
         return number
 
+    def __getnewargs__(self) -> tuple[str]:  # type: ignore[override]  # float's own would lose the spelling in a copy
+        return (self.lexeme,)
+
     def whole(self) -> bool:
         """An integer spelling, `-0` aside, which is a float."""
         return self.lexeme != "-0" and not any(mark in self.lexeme for mark in ".eE")

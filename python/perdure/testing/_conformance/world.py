@@ -31,8 +31,6 @@ BESIDE: Final = ContextVar("BESIDE", default=False)
 """Set in a call of another client, which runs beside the drive that waits, and in all that it calls."""
 _NEVER: Final = timedelta(days=36_500)
 _MEMORY_DISK: Final = Path("/dev/shm")
-_TURNS: Final = 8
-"""Turns of the loop in which an attempt that may end has ended: no more than a few callbacks lie between."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,11 +196,11 @@ class World:
                 await self.race(self.races.pop(0))
 
     async def after_commit(self) -> None:
-        """Attempts that end at the instant at which another client appended end before the drive learns of it, so that it
-        takes both together."""
-        if BESIDE.get() and self.loop.hasten(Phase.STEPS):
-            for _ in range(_TURNS):
-                await asyncio.sleep(0)
+        """Before the drive learns that another client appended, the other calls and ends of attempts of that instant
+        happen too, so that it takes all of them together, whatever the store's threads do."""
+        if BESIDE.get():
+            for _ in range(2):  # first they come about, then whatever they set going has run
+                await self.loop.sleep_until_ns(self.loop.clock_ns(), Phase.STEPS)
 
     async def race(self, race: Race) -> None:
         """Makes the calls of a race; set by whoever can make calls."""
