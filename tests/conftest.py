@@ -12,7 +12,7 @@ from perdure.kernel import Kernel, load
 # No deadline: the machines that run this are shared and slow, and no verdict may depend on the clock.
 _COMMON = settings(deadline=None, print_blob=True, suppress_health_check=list(HealthCheck))
 settings.register_profile("quick", _COMMON, max_examples=100)
-settings.register_profile("deep", _COMMON, max_examples=10_000)
+settings.register_profile("deep", _COMMON, max_examples=5_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 
