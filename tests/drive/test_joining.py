@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from scenarios.kit import TOKEN, WatchedStore, World, stored
+from scenarios.kit import TOKEN, WatchedStore, World, settled, stored
 
 from perdure import (
     EngineClosed,
@@ -22,12 +22,6 @@ from perdure import (
     WorkflowProgress,
     WorkflowRaised,
 )
-
-
-async def settled() -> None:
-    """Lets everything happen that can: on a memory store nothing waits for a thread or a disk."""
-    for _ in range(50):
-        await asyncio.sleep(0)
 
 
 @dataclass

@@ -35,6 +35,7 @@ __all__ = [
     "open_store",
     "raising",
     "run_async",
+    "settled",
     "stored",
     "story",
 ]
@@ -116,6 +117,12 @@ def run_async(item: pytest.Function) -> bool | None:
 
     asyncio.run(test())
     return True
+
+
+async def settled() -> None:
+    """Lets everything happen that can: on a memory store nothing waits for a thread or a disk."""
+    for _ in range(50):
+        await asyncio.sleep(0)
 
 
 def story(history: Sequence[Envelope]) -> list[str]:
