@@ -1,0 +1,124 @@
+"""Scenario 60: real processes, killed by SIGKILL at each commit boundary, over one SQLite file."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from crash.child import Life, open_files
+from crash.program import APPROVAL, DOOMED, MAIN, everything, summary
+from crash.test_every_cut import settled_in, steps_of
+from perdure import FlowEngine
+from perdure.kernel import KernelName
+
+class Nursery:
+    """Processes of one test, one after the other."""
+
+    def __init__(self) -> None:
+        import perdure
+
+        path = os.pathsep.join(str(Path(file).parents[1]) for file in (perdure.__file__, __file__))
+        self._server = subprocess.Popen(
+            [sys.executable, "-m", "crash.child"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"PYTHONPATH": path},
+        )
+
+    def process(self, life: Life, *, until_approval: bool) -> int:
+        """One process from its birth to its end; gives its exit code."""
+        orders, answers = self._server.stdin, self._server.stdout
+        assert orders is not None
+        assert answers is not None
+        orders.write(json.dumps([str(life.folder), life.kernel, life.kill_at, life.side, until_approval]) + "\n")
+        orders.flush()
+        return int(answers.readline())
+
+    def close(self) -> None:
+        self._server.communicate()
+
+
+@pytest.fixture
+def nursery() -> Iterator[Nursery]:
+    made = Nursery()
+    yield made
+    made.close()
+
+
+def effects(life: Life) -> list[str]:
+    return life.ledger.read_text().splitlines() if life.ledger.exists() else []
+
+
+async def settled_steps(life: Life) -> set[str]:
+    store, _ = await open_files(life.folder)
+    done = await settled_in(store)
+    await store.close()
+    return done
+
+
+async def approve(life: Life) -> None:
+    """The host's callback arrives in a process of its own, which appends and drives nothing."""
+    store, _ = await open_files(life.folder)
+    async with FlowEngine(everything(_never), store, kernel=life.kernel) as engine:
+        await engine.resume_hook_by_token(APPROVAL, {"by": "ada"}, drive=False)
+    await store.close()
+
+
+def _never(line: str) -> None:
+    raise AssertionError(f"the host drove {line}")
+
+
+def whole_life(nursery: Nursery, life: Life) -> tuple[list[object], int, bool]:
+    """Processes follow one another until both runs have ended. Gives the ends, the number of commits, whether one was
+    killed."""
+    life.folder.mkdir()
+    killed = False
+    for until_approval in (True, False):
+        done: set[str] = set()
+        before: list[str] = []
+        while (code := nursery.process(life, until_approval=until_approval)) != 0:
+            assert (code, killed) == (-signal.SIGKILL, False)
+            killed = True
+            done, before = asyncio.run(settled_steps(life)), effects(life)
+        assert not done & steps_of(effects(life)[len(before) :]), "something committed ran again"
+        if until_approval:
+            asyncio.run(approve(life))
+    return asyncio.run(ends(life)), life.commits.stat().st_size, killed
+
+
+async def ends(life: Life) -> list[object]:
+    store, _ = await open_files(life.folder)
+    async with FlowEngine(everything(_never), store, kernel=life.kernel) as engine:
+        found = [summary(await engine.snapshot(run_id)) for run_id in (MAIN, DOOMED)]
+    await store.close()
+    return found
+
+
+@pytest.mark.parametrize(("kernel", "side"), [("rust", "before"), ("rust", "after"), ("pure", "before")])
+def test_60_killed_at_every_commit(nursery: Nursery, tmp_path: Path, kernel: KernelName, side: str) -> None:
+    """Engine killed (real process, SIGKILL) at each append boundary, reopened on the same file → same final output as the
+    uninterrupted run; nothing committed ran again, and no more than the outcomes of one commit ran twice.
+
+    One shell: the blocking one dies in the same drive. `commit="each"` is cut at each of its commits in `test_every_cut.py`.
+    """
+    uninterrupted = Life(tmp_path / "whole", kernel)
+    end, commits, _ = whole_life(nursery, uninterrupted)
+    expected = effects(uninterrupted)
+    assert len(expected) == len(set(expected))
+    assert commits > 20
+    for number in range(1, commits + 1):
+        life = Life(tmp_path / f"{number}", kernel, number, side)
+        again, _, killed = whole_life(nursery, life)
+        assert killed, f"{side} commit {number}"
+        assert again == end, f"{side} commit {number}"
+        assert set(effects(life)) == set(expected), f"{side} commit {number}"
+        assert len(effects(life)) - len(expected) <= 3, f"{side} commit {number}: more than one commit was run again"
