@@ -89,8 +89,11 @@ async def lease_of(world: World, run_id: str = "r") -> LeaseState:
 async def test_a_second_engine_stands_aside(stored_world: World) -> None:
     """While a lease is live another drive executes nothing, writes nothing and gives the snapshot."""
     one, two = Side(), Side()
-    flow = one.flow(one_step)
-    async with stored_world.engine(flow) as first, stored_world.engine(two.flow(one_step)) as second:
+
+    def never(ctx: WorkflowContext) -> RuntimeCommand:
+        raise AssertionError("it looks at the lease before it asks")
+
+    async with stored_world.engine(one.flow(one_step)) as first, stored_world.engine(two.flow(never)) as second:
         started = await one.begin(first.run("flow", run_id="r"))
         before = await lease_of(stored_world)
         assert before.live
@@ -115,6 +118,26 @@ async def test_two_engines_start_one_run(stored_world: World) -> None:
         one.gate.set()
         await started
     assert two.contexts == []
+
+
+async def test_a_start_that_is_overtaken_stands_aside(stored_world: World) -> None:
+    """Another engine creates the run between this one's look and its first commit: `LeaseHeld`, compared, left alone."""
+    one, two = Side(), Side()
+    store = WatchedStore(stored_world.store)
+    async with (
+        stored_world.engine(one.flow(one_step)) as first,
+        stored_world.engine(two.flow(one_step), store) as second,
+    ):
+        begun: list[asyncio.Task[Any]] = []
+
+        async def overtake() -> None:
+            begun.append(await one.begin(first.run("flow", 1, run_id="r")))
+
+        store.before[1] = overtake
+        assert await second.start("flow", 1, run_id="r") == "r"
+        assert two.contexts == []
+        one.gate.set()
+        assert (await begun[0]).output == "slow"
 
 
 def hook(ctx: WorkflowContext) -> Any:
@@ -213,6 +236,35 @@ async def test_an_expired_lease_is_taken(stored_world: World) -> None:
     await lose(stored_world, take)
 
 
+async def test_a_lost_lease_drops_everything_at_once(stored_world: World) -> None:
+    """LeaseLost is raised without waiting for the siblings that still run; their attempts are ended and told."""
+
+    def ask(ctx: WorkflowContext) -> RuntimeCommand:
+        if ctx.step_completed("a") and ctx.step_completed("b"):
+            return ctx.complete()
+        return ctx.schedule_steps([ctx.step("b", "hang"), ctx.step("a", "slow")])
+
+    one, two = Side(), Side()
+    hanging: list[StepContext] = []
+    flow = one.flow(ask)
+
+    @flow.step
+    async def hang(context: StepContext) -> None:
+        hanging.append(context)
+        await asyncio.Event().wait()
+
+    other = two.flow(ask)
+    other.step(name="hang")(lambda: None)
+    two.gate.set()
+    async with stored_world.engine(flow) as first, stored_world.engine(other) as second:
+        started = await one.begin(first.start("flow", run_id="r"))
+        assert (await second.drive("r", take_over=True)).status == "completed"
+        one.gate.set()
+        with pytest.raises(LeaseLost):
+            await started
+    assert hanging[0].cancelled.is_set()
+
+
 async def test_an_expired_lease_that_nobody_took(stored_world: World) -> None:
     """The epoch alone decides: the commit renews it (R47)."""
     one = Side()
@@ -301,6 +353,22 @@ async def test_a_cancelled_call_gives_the_lease_back(stored_world: World) -> Non
         assert (state.live, state.parked_sequence) == (False, -1)
         assert (await second.drive("r")).output == "slow"
     assert [c.attempt for c in two.contexts] == [1]
+
+
+async def test_a_lease_is_given_back_behind_an_event_of_another(stored_world: World) -> None:
+    """The owner is one event behind when it is cancelled; it catches up and gives the lease back all the same."""
+    one, two = Side(), Side()
+    two.gate.set()
+    owner = stored_world.engine(one.flow(one_step), poll_interval=timedelta(hours=1))
+    async with owner as first, stored_world.engine(two.flow(one_step)) as second:
+        started = await one.begin(first.start("flow", run_id="r"))
+        await second.record_progress("r", WorkflowProgress("half", 1))
+        started.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await started
+        await first.snapshot("r")  # behind the drive that is on its way out
+        assert not (await lease_of(stored_world)).live
+        assert (await second.drive("r")).output == "slow"
 
 
 async def test_a_redelivery_claims_before_it_launches(stored_world: World) -> None:

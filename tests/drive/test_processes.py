@@ -21,7 +21,7 @@ import os, signal, sys, threading, time
 from datetime import timedelta
 from perdure import BlockingFlowEngine, Flow, RetryPolicy, RuntimeCommand, StepContext, WorkflowContext
 
-database, kernel, ledger = sys.argv[1:]
+database, kernel, ledger = sys.argv[1:4]
 flow = Flow()
 
 @flow.workflow("order")
@@ -84,9 +84,12 @@ def test_sigkill_between_side_effect_and_commit(kernel_name: KernelName, tmp_pat
 
 
 INTERRUPTED = """
+calls = []
+
 @flow.step
 def effect(context: StepContext) -> None:
-    if context.step_id == "pay":
+    calls.append(context.step_id)
+    if calls == ["reserve", "pay"] and sys.stdin.readline() == "hang\\n":
         print("paying", flush=True)
         threading.Event().wait()
 
@@ -95,24 +98,44 @@ try:
     engine.run(order, run_id="r")
 except KeyboardInterrupt:
     print("interrupted", flush=True)
-finally:
-    engine.close()
+if len(sys.argv) == 5:
+    print(engine.drive("r").output, calls)
+engine.close()
 """
 
 
-def test_ctrl_c_ends_promptly_and_the_run_goes_on(kernel_name: KernelName, tmp_path: Path) -> None:
-    """Ctrl-C in `run` is `KeyboardInterrupt` at once, although a step thread hangs; the process ends, the run is resumable."""
-    with subprocess.Popen(
-        command(INTERRUPTED, tmp_path, kernel_name), stdout=subprocess.PIPE, text=True, env=environment()
-    ) as child:
+def interrupted(folder: Path, kernel: KernelName, *more: str) -> tuple[str, int]:
+    """What the process printed after Ctrl-C while it hung in a step, and how it ended."""
+    child = subprocess.Popen(
+        [*command(INTERRUPTED, folder, kernel), *more],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment(),
+    )
+    with child:
         try:
+            assert child.stdin is not None
             assert child.stdout is not None
+            child.stdin.write("hang\n")
+            child.stdin.flush()
             assert child.stdout.readline() == "paying\n"
             child.send_signal(signal.SIGINT)
             rest, _ = child.communicate(timeout=PATIENCE)
         finally:
             child.kill()
-    assert (rest, child.returncode) == ("interrupted\n", 0)
+    return rest, child.returncode
+
+
+def test_an_interrupted_call_does_not_go_on(kernel_name: KernelName, tmp_path: Path) -> None:
+    """Ctrl-C ends the drive with its call: the same engine drives again at once, and does not wait for the old attempt."""
+    told, status = interrupted(tmp_path, kernel_name, "again")
+    assert (told, status) == ("interrupted\nshipped ['reserve', 'pay', 'pay', 'ship']\n", 0)
+
+
+def test_ctrl_c_ends_promptly_and_the_run_goes_on(kernel_name: KernelName, tmp_path: Path) -> None:
+    """Ctrl-C in `run` is `KeyboardInterrupt` at once, although a step thread hangs; the process ends, the run is resumable."""
+    assert interrupted(tmp_path, kernel_name) == ("interrupted\n", 0)
     flow = Flow()
 
     @flow.step
