@@ -167,6 +167,7 @@ class FlowEngine(Inspection):
             attempts=self._attempts,
             discarded=_log_discarded,
             committed=self._observe,
+            idle=self._keep,
             leasing=leasing,
         )
 
@@ -187,9 +188,10 @@ class FlowEngine(Inspection):
         """Cancels the drives under way (their steps stay `running` and are redelivered), then closes what the engine
         owns."""
         self._closed = True
-        tasks = [s.active.task for s in self._sessions.values() if s.active is not None and s.active.task is not None]
-        for task in tasks:
-            task.cancel()
+        drives = [session.active for session in self._sessions.values() if session.active is not None]
+        for drive in drives:
+            drive.end()
+        tasks = [drive.task for drive in drives if drive.task is not None]
         if tasks:
             await asyncio.wait(tasks)
         await self._keeper.close()
@@ -418,26 +420,30 @@ class FlowEngine(Inspection):
     async def _make_call(self, call: HostCall) -> list[str]:
         while True:
             async with self._locked(call.run_id) as session:
-                run = await (session.load_or_new() if call.starts else session.load())
-                if run.last_sequence == 0 and session.active is not None:
-                    created = session.active.created  # another start of this run is creating it: compare with that
-                else:
-                    if call.look is not None:
-                        call.look(run)
-                    try:
-                        if not await self._append(session, run, call):
-                            return call.own_waits
-                    except (FlowError, asyncio.CancelledError):
-                        await self._decline(session, call)
-                        raise
-                    active, joined = self._join(session, call)
+                unready = session.unready()
+                if unready is None:
+                    active = await self._begin(session, call)
                     break
-            await created.wait()
+            await unready
+        if active is None:
+            return call.own_waits
+        drive, joined = active
+        await session.wait(drive)
+        return call.own_waits if joined else [*call.own_waits, *drive.drive.completed_waits]
+
+    async def _begin(self, session: Session, call: HostCall) -> tuple[ActiveDrive, bool] | None:
+        """Appends what is the call's own; the drive to wait for and whether it was joined, or None for a call that is
+        done."""
         try:
-            await session.wait(active)
-        finally:
-            self._keep(session)
-        return call.own_waits if joined else [*call.own_waits, *active.drive.completed_waits]
+            run = await (session.load_or_new() if call.starts else session.load())
+            if call.look is not None:
+                call.look(run)
+            if await self._append(session, run, call):
+                return self._join(session, call)
+        except (FlowError, asyncio.CancelledError):
+            await self._decline(session, call)
+            raise
+        return None
 
     async def _append(self, session: Session, run: Run, call: HostCall) -> bool:
         """Appends the call's own events and says whether it goes on to drive. What opens a drive (creation, start,

@@ -54,6 +54,23 @@ class _Type(msgspec.Struct):
     type: str
 
 
+class _Progress(msgspec.Struct, frozen=True):
+    progress_id: str | None = None
+
+
+class _Child(msgspec.Struct, frozen=True):
+    reference_id: str | None = None
+
+
+class _Ids(msgspec.Struct):
+    step_id: str | None = None
+    wait_id: str | None = None
+    hook_id: str | None = None
+    progress: _Progress = _Progress()
+    child: _Child = _Child()
+
+
+_IDS: Final = msgspec.json.Decoder(_Ids)
 _LONE_SURROGATE: Final = re.compile(
     rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 )
@@ -97,15 +114,17 @@ class Envelope:
     @property
     def subject(self) -> tuple[str, str] | None:
         """What the event is about, as (kind, id): a step, wait, hook, progress or child; None for the run itself."""
-        event = decode(_readable(self.raw))
-        kind = self.type.partition("_")[0]
-        if kind in ("step", "wait", "hook"):
-            return kind, str(event[f"{kind}_id"])
-        if self.type == "run_progress_recorded":
-            return "progress", str(event["progress"]["progress_id"])
-        if self.type == "child_operation_linked":
-            return "child", str(event["child"]["reference_id"])
-        return None
+        ids = _IDS.decode(_readable(self.raw))  # ids only: a payload may hold what Python cannot (R30)
+        found = (
+            ("step", ids.step_id),
+            ("wait", ids.wait_id),
+            ("hook", ids.hook_id),
+            ("progress", ids.progress.progress_id),
+            ("child", ids.child.reference_id),
+        )
+        if self.type.startswith("run_") and self.type != "run_progress_recorded":
+            return None
+        return next(((kind, id) for kind, id in found if id is not None), None)
 
 
 def _readable(line: bytes) -> bytes:

@@ -6,8 +6,9 @@ import asyncio
 import copy
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from perdure.attempts import Attempts
 from perdure.drive import Drive
@@ -64,6 +65,7 @@ class Shell:
     attempts: Callable[[str, Callable[[], None]], Attempts]
     discarded: Callable[[str, Outcome], None]
     committed: Callable[[Run, Batch], None]
+    idle: Callable[[Session], None]
     leasing: Leasing
 
 
@@ -80,6 +82,7 @@ class ActiveDrive:
     created: asyncio.Event = field(default_factory=asyncio.Event)
     waiter: asyncio.Future[None] | None = None
     foreign: bool = False
+    ending: bool = False
     lost: LeaseLost | None = None
 
     @property
@@ -90,6 +93,12 @@ class ActiveDrive:
         """Something finished or was appended: let `NextOutcomes` return."""
         if self.waiter is not None and not self.waiter.done():
             self.waiter.set_result(None)
+
+    def end(self) -> None:
+        """Cancels the drive, once: a second time would cut off what it still gives back."""
+        if self.task is not None and not self.ending and not self.task.done():
+            self.ending = True
+            self.task.cancel()
 
     def hand_over(self, horizon: int) -> None:
         self.horizon = horizon if self.horizon is None else max(self.horizon, horizon)
@@ -124,11 +133,23 @@ class Session:
         """The run with everything the store has; only the tail is read and folded (W1). Raises `RunNotFound`."""
         if self.run is None or self.run.last_sequence == 0:
             history = await self._shell.store.history(self.run_id)
-            self.run = self._shell.kernel.project(self.run_id, history, self._shell.max_event_bytes)
-            self.size = len(history)
+            run = self._shell.kernel.project(self.run_id, history, self._shell.max_event_bytes)
+            if self.active is not None:  # a drive is creating the run with the one it has; this is for a reader only
+                return run
+            self.run, self.size = run, len(history)
         else:
             await self.extend()
         return self.run
+
+    def unready(self) -> Coroutine[Any, Any, object] | None:
+        """What a call must wait for before it may be judged: a drive that was cancelled and still ends, or the
+        creation of the run. The lock must not be held while waiting."""
+        active = self.active
+        if active is not None and active.ending and active.task is not None:
+            return asyncio.wait([active.task])
+        if active is not None and active.drive.run.last_sequence == 0:
+            return active.created.wait()
+        return None
 
     async def extend(self) -> None:
         if self.run is not None:
@@ -175,7 +196,8 @@ class Session:
             return answer
 
     async def _store_commit(self, append: Append) -> Sequence[Committed | FlowError]:
-        """A commit once begun is seen to its end, also when its caller is cancelled meanwhile: `give_back` then finds it."""
+        """A commit once begun is seen to its end, also when its caller is cancelled meanwhile: `give_back` then finds
+        it."""
         committing = asyncio.ensure_future(self._shell.store.commit([append]))
         self._unfinished = (append, committing)
         try:
@@ -240,6 +262,7 @@ class Session:
         active = ActiveDrive(drive, opening)
         active.attempts = shell.attempts(self.run_id, active.wake)
         active.task = asyncio.create_task(self._carry(active), name=f"perdure drive {self.run_id}")
+        active.task.add_done_callback(lambda task: shell.idle(self))
         self.active = active
         return active
 
@@ -253,10 +276,8 @@ class Session:
             await asyncio.wait([task])
         finally:
             active.waiters -= 1
-            if active.waiters == 0 and not task.done():
-                task.cancel()
-                if self.active is active:
-                    self.active = None
+            if active.waiters == 0:
+                active.end()
         if active.attempts.fatal is not None:
             raise active.attempts.fatal
         if task.cancelled():  # not this waiter: its own cancellation left the line above
@@ -401,8 +422,8 @@ class Session:
         return active.drive.run.last_sequence != active.drive.known_sequence
 
     async def _sleep(self, active: ActiveDrive, until: int | None, *, wait: bool) -> None:
-        """Lets go of the lock until something stirs. Others get a turn even when nothing needs to be waited for, so a run
-        of inline steps over a fast store starves nobody."""
+        """Lets go of the lock until something stirs. Others get a turn even when nothing needs to be waited for, so a
+        run of inline steps over a fast store starves nobody."""
         loop = asyncio.get_running_loop()
         active.waiter = waiter = loop.create_future()
         timer = None
@@ -425,8 +446,8 @@ class Session:
 
 
 class _StepExited(BaseException):
-    """A step raised KeyboardInterrupt or SystemExit. Those two would end the event loop if they left a task by themselves,
-    so the drive ends by this and the waiting calls raise the original."""
+    """A step raised KeyboardInterrupt or SystemExit. Those two would end the event loop if they left a task by
+    themselves, so the drive ends by this and the waiting calls raise the original."""
 
 
 async def _reacquire(lock: asyncio.Lock) -> None:
