@@ -38,6 +38,7 @@ class Party:
     name: str
     owner: str
     leases: bool
+    concurrency: int
     gone: Callable[[], bool]
     answers: Callable[[Run], bytes | None]
     """What its workflow would ask for on this run; None if it would raise."""
@@ -45,6 +46,10 @@ class Party:
     """Attempts under way, each with whether it has been told to end."""
     finished: set[tuple[str, str, int]] = field(default_factory=set)
     """Attempts that ended here and whose outcome is not in the store yet."""
+    mishaps: int = 0
+    """How often the store failed it."""
+    undriven: set[str] = field(default_factory=set)
+    """Runs it claimed and did not begin to drive."""
     excused: set[tuple[str, str, int]] = field(default_factory=set)
     """Attempts whose outcome may be lost: the store failed, or the lease was lost, while they ran."""
 
@@ -197,10 +202,17 @@ class Auditor:
             for key in ("step_id", "wait_id", "hook_id"):
                 if str(event.get(key, "")).startswith("bad-"):
                     self.fail(9, f"{where}: {event['type']} of a command that was refused")
+            if event["type"] == "hook_created":
+                self._check_token(where, book.run_id, event["token"])
             if event["type"] in _OUTCOMES:
                 self._outcome(book.run_id, event)
         if any(kind in _ENDS for kind in kinds[:-1]):
             self.fail(5, f"{where}: something follows the run's end")
+
+    def _check_token(self, where: str, run_id: str, token: str) -> None:
+        for other in self.books.values():
+            if other.run_id != run_id and any(hook.token == token for hook in other.run.active_hooks()):
+                self.fail("W12", f"{where}: a hook was opened with a token that run {other.run_id} holds")
 
     def _outcome(self, run_id: str, event: dict[str, Any]) -> None:
         for party in self.parties:
@@ -261,6 +273,7 @@ class Auditor:
                 self.fail(4, f"{party.name} was given run {claim.run_id}, which is not runnable")
             if claim.epoch != row.epoch + 1 or claim.last_sequence != row.last_sequence:
                 self.fail(4, f"{party.name} was given epoch {claim.epoch} of run {claim.run_id} after {row.epoch}")
+        party.undriven |= {claim.run_id for claim in claimed}
         if len(claimed) < k:
             given = {claim.run_id for claim in claimed}
             for run_id, row in before.items():
@@ -273,6 +286,9 @@ class Auditor:
     def launching(self, party: Party, run_id: str, attempts: Sequence[tuple[str, int]]) -> None:
         """The engine launches attempts: under a lease that cannot be another's by now (R2)."""
         row, run = self.medium.lease(run_id), self.book(run_id).run
+        live = [told for key, told in party.running.items() if key[0] == run_id and not told()]
+        if len(live) + len(attempts) > party.concurrency:
+            self.fail("R26", f"{party.name}, run {run_id}: {len(live)} live attempts and {len(attempts)} more")
         if not party.leases or run.terminal or run_id in self.usurped or row is None:
             return
         if row.owner != party.owner or not row.live:
@@ -304,6 +320,15 @@ class Auditor:
             self.fail(4, f"{where}: runs twice in one process")
         party.running[key] = told
         party.excused.discard(key)
+
+    def closed(self, party: Party) -> None:
+        """An engine has been closed in order: what it leased it has given back (R2)."""
+        if party.mishaps:
+            return
+        for run_id in self.books:
+            row = self.medium.lease(run_id)
+            if row is not None and row.live and row.owner == party.owner and run_id not in party.undriven:
+                self.fail(4, f"{party.name} was closed and still leases run {run_id}")
 
     def ended(self, party: Party, key: tuple[str, str, int], *, with_outcome: bool) -> None:
         """A step function has returned or raised; without outcome if it was told to end."""

@@ -19,14 +19,14 @@ from perdure.stores.base import (
 )
 from perdure.testing._simulation.audit import Auditor, Party
 from perdure.testing._simulation.chance import Chance
-from perdure.testing._simulation.lanes import LaneLoop
+from perdure.testing._simulation.lanes import Lane, LaneLoop
 from perdure.testing.virtual_time import Phase
 
 __all__ = ["Client", "Host"]
 
 T = TypeVar("T")
 _ALL: Final = RunFilter()
-_MOST_CALLS: Final = 40_000
+_MOST_CALLS: Final = 12_000
 """More calls of the store than any of these small worlds needs: something spins."""
 
 
@@ -34,6 +34,8 @@ class Host(Protocol):
     """The process a client belongs to."""
 
     party: Party
+    lane: Lane
+    closed: bool
 
     def crash(self) -> None:
         """Ends the process, now."""
@@ -57,7 +59,7 @@ class Client:
     # -- the way ---------------------------------------------------------------------------------------------------
 
     async def _travel(self) -> None:
-        if self._host.party.gone():
+        if self._host.lane.dead:
             await self._loop.create_future()  # whoever gets here is being buried
         way = self._chance.way_ns()
         if way is not None:
@@ -74,6 +76,7 @@ class Client:
             self._auditor.fail("R3", f"the store has been called {_MOST_CALLS} times, something spins")
 
     def _unavailable(self, name: str, *run_ids: str) -> StoreUnavailable:
+        self._host.party.mishaps += 1
         self._host.note(f"{name} {' '.join(run_ids)}: unavailable")
         for run_id in run_ids:
             self._host.party.excuse(run_id)
@@ -104,6 +107,8 @@ class Client:
     async def commit(self, appends: Sequence[Append]) -> Sequence[Committed | FlowError]:
         self._count()
         await self._travel()
+        if self._host.closed:
+            self._auditor.fail("a call", f"{self._host.party.name} commits after it was closed")
         fate = self._chance.of_commit()
         name = ", ".join(_named(append) for append in appends)
         run_ids = [append.batch.run_id for append in appends]
@@ -116,9 +121,8 @@ class Client:
                 raise self._unknown(name, run_ids)
             case "late":
                 later = self._loop.clock_ns() + self._chance.random.randrange(1, 3_000_000_000)
-                self._loop.main.context.copy().run(
-                    self._loop.call_at_ns, later, Phase.OTHERS, self._apply_late, list(appends)
-                )
+                context = self._loop.main.context.copy()
+                self._loop.call_at_ns(later, Phase.OTHERS, self._apply_late, list(appends), context=context)
                 raise self._unknown(name, run_ids)
         answers = [self._apply(append) for append in appends]
         if fate == "crash_after":
@@ -144,6 +148,7 @@ class Client:
 
     def _unknown(self, name: str, run_ids: Sequence[str]) -> OutcomeUnknown:
         self._host.note(f"commit {name}: outcome unknown")
+        self._host.party.mishaps += 1
         for run_id in run_ids:
             self._host.party.excuse(run_id)
         return OutcomeUnknown("the simulation lost this answer")

@@ -13,7 +13,9 @@ from perdure.testing._simulation.programs import INLINE, LIMITED, PLAIN, Member,
 
 __all__ = ["Behaviour", "behaviour", "draw_plan"]
 
+How = Literal["ok", "error", "fatal", "later", "nan", "big"]
 _MS: Final = 1_000_000
+_HOW: Final[tuple[How, ...]] = ("ok", "error", "fatal", "later", "nan", "big")
 _TROUBLES: Final[tuple[Trouble, ...]] = (
     *("blank", "twice", "resolved", "unknown_run", "raises", "own_token", "drift", "cancel"),
 )
@@ -24,7 +26,7 @@ class Behaviour:
     """What one attempt of a step does: how long it takes, and how it ends."""
 
     ms: int
-    how: Literal["ok", "error", "fatal", "later", "nan", "big"]
+    how: How
     later_ms: int = 0
 
     def end(self, step_id: str, attempt: int) -> Any:
@@ -47,7 +49,7 @@ def behaviour(seed: int, run_id: str, step_id: str, attempt: int) -> Behaviour:
     """What an attempt does is a function of who it is, so that a repetition of it does the same."""
     random = Random(f"{seed}/{run_id}/{step_id}/{attempt}")
     ms = random.choice((0, 0, 1, random.randrange(300), random.randrange(300), random.randrange(4_000), 25_000))
-    how = random.choices(("ok", "error", "fatal", "later", "nan", "big"), (60, 28, 3, 5, 2, 2))[0]
+    how = random.choices(_HOW, (60, 28, 3, 5, 2, 2))[0]
     return Behaviour(ms, how, random.choice((-5, 0, 1, 700, 20_000)))
 
 

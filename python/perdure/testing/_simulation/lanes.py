@@ -55,7 +55,7 @@ class _Ready:
         self.turns = 0
 
     def __len__(self) -> int:
-        return sum(len(lane.queue) for lane in self._runnable)
+        return len(self._runnable)  # one of each lane and turn; the loop only asks how many to take at once
 
     def __bool__(self) -> bool:
         return bool(self._runnable)

@@ -29,7 +29,7 @@ from perdure.testing._simulation.programs import INLINE, LIMIT_MS, LIMITED, Plan
 __all__ = ["Process", "World"]
 
 _NS: Final = 1_000_000_000
-_IDLE_S: Final = (1.0, 3.0, 10.0)
+_IDLE_S: Final = (2.0, 10.0, 30.0)
 _CLAIMED_AT_ONCE: Final = 2
 
 
@@ -122,12 +122,13 @@ class Process:
         self.closing = False
         self.closed = False
         self._idle = world.random.choice(_IDLE_S)
-        self.party = Party(name, "", settings.lease, lambda: self.lane.dead or self.closed, self._answer)
+        self.party = Party(
+            name, "", settings.lease, settings.concurrency, lambda: self.lane.dead or self.closed, self._answer
+        )
         self.engine = self._make_engine()
         self.party.owner = self.engine.owner
         world.auditor.parties.append(self.party)
-        if settings.works:
-            self.spawn(self._work())
+        self._worker = self.spawn(self._work()) if settings.works else None
 
     @property
     def alive(self) -> bool:
@@ -194,9 +195,12 @@ class Process:
         """A process that ends in order: its leases go back as its last act."""
         self.note("closes")
         self.closing = True
+        if self._worker is not None:
+            self._worker.cancel()
         await self.engine.close()
         self.closed = True
         self.note("is closed")
+        self.world.auditor.closed(self.party)
 
     # -- the worker ------------------------------------------------------------------------------------------------
 
@@ -223,9 +227,10 @@ class Process:
                 await asyncio.sleep(pause)
 
     async def _drive(self, claim: Claimed) -> None:
+        self.party.undriven.discard(claim.run_id)
         try:
             await self.engine.drive_claimed(claim)
         except EngineClosed:
-            return
+            self.party.undriven.add(claim.run_id)
         except FlowError as error:
             self.note(f"drive of {claim.run_id}: {error.code}")

@@ -1,0 +1,185 @@
+"""The simulator: the engine holds its invariants in it, it repeats itself exactly, and it notices what is broken."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from random import Random
+from typing import Any
+
+import pytest
+
+from perdure.testing._simulation.lanes import LaneLoop
+from perdure.testing.simulation import InvariantBroken, main, simulate
+from simulation.knocked_out import RULES
+
+SEEDS = 2_000
+BLOCK = 250
+ENOUGH = 400
+"""Seeds within which every rule that is taken out must be missed."""
+
+
+@pytest.fixture(autouse=True)
+def silence() -> Iterator[None]:
+    """Worlds full of accidents log a lot, and nobody reads it."""
+    logger = logging.getLogger("perdure")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    yield
+    logger.setLevel(before)
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, BLOCK))
+def test_every_invariant_holds(first: int) -> None:
+    for seed in range(first, first + BLOCK):
+        simulate(seed)
+
+
+def test_without_accidents() -> None:
+    for seed in range(60):
+        simulate(seed, faults=False)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_stores_and_kernels_give_the_same_logs(seed: int) -> None:
+    """Invariant 10, ids and timestamps included: they come from the seed."""
+    told = simulate(seed)
+    for other in (simulate(seed, store="sqlite"), simulate(seed, kernel="pure")):
+        assert other.trace == told.trace
+        assert other.histories == told.histories
+
+
+def test_a_seed_repeats_itself() -> None:
+    assert [simulate(seed).digest for seed in range(40)] == [simulate(seed).digest for seed in range(40)]
+
+
+def test_a_seed_repeats_itself_in_another_process() -> None:
+    """Nothing depends on the order of a set: the other process hashes texts differently."""
+    code = "from perdure.testing.simulation import simulate; print(*(simulate(seed).digest for seed in range(30)))"
+    told = [
+        subprocess.run(
+            [sys.executable, "-c", f"import logging; logging.disable(50); {code}"],
+            env={**os.environ, "PYTHONHASHSEED": hashing},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.split()
+        for hashing in ("1", "2")
+    ]
+    assert told[0] == told[1] == [simulate(seed).digest for seed in range(30)]
+
+
+def test_seeds_differ() -> None:
+    assert len({simulate(seed).digest for seed in range(20)}) == 20
+
+
+def first_broken(**options: Any) -> InvariantBroken | None:
+    for seed in range(ENOUGH):
+        try:
+            simulate(seed, **options)
+        except InvariantBroken as broken:
+            return broken
+    return None
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_rule_that_is_taken_out_is_missed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = RULES[name](monkeypatch) or {}
+    broken = first_broken(**options)
+    assert broken is not None
+    assert broken.seed is not None
+    assert broken.trace
+    with pytest.raises(InvariantBroken) as again:
+        simulate(broken.seed, **options)
+    assert (str(again.value), again.value.trace) == (str(broken), broken.trace)
+
+
+def test_the_command_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert main(["--seeds", "5", "--first", "3"]) == 0
+    assert "5 seeds" in capsys.readouterr().out
+    RULES["a_parked_run_wakes_for_its_wakeups"](monkeypatch)
+    assert main(["--seeds", "50"]) == 1
+    shown = capsys.readouterr().out
+    assert "seed 0: invariant 6" in shown
+    assert "make simulate SEEDS=1 SEED=0" in shown
+
+
+# -- lanes ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def loop() -> Iterator[LaneLoop]:
+    loop = LaneLoop(0, Random(1))
+    yield loop
+    loop.bury()
+    loop.close()
+
+
+def test_a_paused_lane_goes_on_later(loop: LaneLoop) -> None:
+    lane = loop.new_lane("p")
+    seen: list[float] = []
+
+    async def work() -> None:
+        await asyncio.sleep(1)
+        seen.append(loop.time())
+
+    async def main() -> None:
+        loop.spawn(lane, work())
+        await asyncio.sleep(0.5)
+        loop.pause(lane)
+        await asyncio.sleep(10)
+        assert not seen
+        loop.go_on(lane)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0.1)
+
+    loop.run_until_complete(main())
+    assert seen == [10.5]
+
+
+def test_a_killed_lane_never_goes_on(loop: LaneLoop) -> None:
+    lane = loop.new_lane("p")
+    seen: list[str] = []
+
+    async def work() -> None:
+        try:
+            await asyncio.sleep(1)
+            seen.append("went on")
+        finally:
+            seen.append("cleaned up")
+
+    async def main() -> None:
+        loop.spawn(lane, work())
+        await asyncio.sleep(0.5)
+        loop.kill(lane)
+        await asyncio.sleep(10)
+
+    loop.run_until_complete(main())
+    assert seen == []
+    loop.bury()
+    assert seen == ["cleaned up"]
+
+
+def test_inside_a_lane_callbacks_keep_their_order_and_lanes_interleave(loop: LaneLoop) -> None:
+    lanes = [loop.new_lane(name) for name in "ab"]
+    seen: list[tuple[str, int]] = []
+
+    async def work(name: str) -> None:
+        for number in range(20):
+            loop.call_soon(seen.append, (name, number))
+        await asyncio.sleep(0)
+
+    async def main() -> None:
+        for lane in lanes:
+            loop.spawn(lane, work(lane.name))
+        await asyncio.sleep(1)
+
+    loop.run_until_complete(main())
+    for name in "ab":
+        assert [number for who, number in seen if who == name] == list(range(20))
+    assert seen != sorted(seen)
+    assert seen != sorted(seen, reverse=True)
