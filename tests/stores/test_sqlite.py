@@ -131,13 +131,25 @@ def filled(path: Path) -> None:
 # addresses and settings --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("form", ["{0}", "sqlite:{0}", "sqlite://{0}"])
+@pytest.mark.parametrize("form", ["{0}", "sqlite:{0}", "sqlite:///{0}"])
 def test_the_forms_of_an_address_name_one_file_and_make_its_folder(tmp_path: Path, form: str) -> None:
     path = tmp_path / "new" / "folder" / "runs.db"
     store = SqliteEventStore(form.format(path))
     assert repr(store) == f"<SqliteEventStore: SQLite file {path}>"
     asyncio.run(store.close())
     assert path.exists()
+
+
+@pytest.mark.parametrize(
+    "address", ["sqlite:///sub/runs.db", "sqlite://sub/runs.db", "sqlite:sub/runs.db", "sub/runs.db"]
+)
+def test_a_relative_address_is_below_the_working_folder(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three slashes are relative, as in the database URLs Python people write."""
+    monkeypatch.chdir(tmp_path)
+    asyncio.run(SqliteEventStore(address).close())
+    assert (tmp_path / "sub" / "runs.db").exists()
 
 
 @pytest.mark.parametrize("address", [":memory:", "sqlite::memory:", "sqlite://:memory:"])
@@ -147,7 +159,7 @@ def test_the_forms_of_memory(address: str, tmp_path: Path, monkeypatch: pytest.M
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("address", ["", "sqlite:", "sqlite://", "sqlite://runs.db?mode=ro"])
+@pytest.mark.parametrize("address", ["", "sqlite:", "sqlite://", "sqlite:///", "sqlite:///runs.db?mode=ro"])
 def test_an_address_that_names_no_file_is_refused(address: str) -> None:
     with pytest.raises(ValueError, match="address|options"):
         SqliteEventStore(address)

@@ -30,9 +30,10 @@ class SqliteFile:
 
     @classmethod
     def at(cls, address: str | os.PathLike[str], synchronous: Synchronous, busy_seconds: float) -> SqliteFile:
-        """Takes a path, `sqlite://path`, `sqlite:path` or `:memory:` in any of them. Raises `ValueError`."""
+        """Takes a path, `sqlite:///path` (a fourth slash begins an absolute path), `sqlite://path`, `sqlite:path`, or
+        `:memory:` in any of them. Raises `ValueError`."""
         path = os.fspath(address)
-        for prefix in ("sqlite://", "sqlite:"):
+        for prefix in ("sqlite:///", "sqlite://", "sqlite:"):
             if path.startswith(prefix):
                 path = path.removeprefix(prefix)
                 if "?" in path:
