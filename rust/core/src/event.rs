@@ -1,10 +1,10 @@
 //! The event catalogue: 21 kinds of the reference and our two, as values (spec 01 §1.3).
 
 use crate::json::{self, Cursor, Flaw, MAX_DEPTH, Read};
-use crate::names;
 use crate::parts::{Child, Progress, Spec};
 use crate::retry::Policy;
 use crate::time::{self, Ns};
+use crate::{names, object};
 use std::borrow::Cow;
 
 pub type Text<'a> = Cow<'a, str>;
@@ -12,7 +12,7 @@ pub type Text<'a> = Cow<'a, str>;
 /// One event. Payloads are the raw JSON spans of the line.
 #[derive(Debug)]
 pub enum Event<'a> {
-    RunCreated { spec: Spec<'a>, input: &'a str },
+    RunCreated { spec: Box<Spec<'a>>, input: &'a str },
     RunStarted,
     RunCompleted { output: &'a str },
     RunFailed { error: Text<'a> },
@@ -75,72 +75,54 @@ pub fn key(kind: &str) -> &'static str {
     }
 }
 
-/// Reads an event object at the cursor; `room` is how deep it may nest.
-///
-/// `type` comes first in every line that we or the reference write. Elsewhere it is looked up before the fields are read.
+/// Reads an event object at the cursor whose members are those that we and the reference write, in their order.
 #[inline]
-pub fn read<'a>(cursor: &mut Cursor<'a>, room: u32) -> Read<Event<'a>> {
-    let start = *cursor;
-    if cursor.literal("{\"type\":\"") {
-        let kind = *cursor;
-        if let Some(event) = read_in_order(cursor, kind, room)? {
-            return Ok(event);
-        }
+pub fn read_in_order<'a>(cursor: &mut Cursor<'a>, room: u32) -> Option<Event<'a>> {
+    if !cursor.literal("{\"type\":\"") {
+        return None;
     }
-    *cursor = start;
-    read_any_order(cursor, room)
-}
-
-#[inline]
-fn read_in_order<'a>(cursor: &mut Cursor<'a>, kind: Cursor<'a>, room: u32) -> Read<Option<Event<'a>>> {
-    *cursor = kind;
     let name = cursor.word();
-    if cursor.literal("\"}") {
-        return by_type(name, &mut Fields { cursor: Cursor::new("{}"), started: false, room }).map(Some);
+    if !cursor.literal("\"") {
+        return None;
     }
-    if !cursor.literal("\",") {
-        return Ok(None);
-    }
-    let mut fields = Fields { cursor: *cursor, started: true, room };
-    let event = by_type(name, &mut fields)?;
+    let mut fields = Fields { cursor: *cursor, room, in_order: true };
+    let event = by_type(name, &mut fields).ok()?;
     *cursor = fields.cursor;
-    Ok(Some(event))
+    Some(event)
 }
 
-fn read_any_order<'a>(cursor: &mut Cursor<'a>, room: u32) -> Read<Event<'a>> {
+/// Reads an event object at the cursor, its members in any order: `type` is looked up before the fields are read. `room` is
+/// how deep it may nest.
+pub fn read<'a>(cursor: &mut Cursor<'a>, room: u32) -> Read<Event<'a>> {
     let mut ahead = *cursor;
     let [kind] = ahead.members(&names!["type"], room)?;
     let kind = json::text(kind.ok_or(Flaw("type is missing"))?)?;
-    let mut fields = Fields { cursor: *cursor, started: false, room };
+    let mut fields = Fields { cursor: *cursor, room, in_order: false };
     let event = by_type(&kind, &mut fields)?;
     *cursor = fields.cursor;
     Ok(event)
 }
 
-/// The members of an event object still to be read: from its brace, or from the key after `type`.
+/// The members of an event object still to be read: from its brace, or in their order from the comma after `type`.
 struct Fields<'a> {
     cursor: Cursor<'a>,
-    started: bool,
     room: u32,
+    in_order: bool,
 }
 
-impl<'a> Fields<'a> {
-    /// The members with these names; `type` is the last name and may come once in all.
-    #[inline]
-    fn named<const N: usize>(&mut self, names: &[&str; N]) -> Read<[Option<&'a str>; N]> {
-        if !self.started {
-            return self.cursor.members(names, self.room);
-        }
-        let found = self.cursor.more_members(names, self.room)?;
-        match found.last() {
-            Some(Some(_)) => Err(Flaw("a key twice")),
-            _ => Ok(found),
-        }
-    }
-}
-
+/// The members with these names, and `type`, which nobody needs here but which has to be known.
 macro_rules! fields {
-    ($fields:expr, $($name:literal),*) => { $fields.named(&names![$($name,)* "type"])? };
+    ($fields:expr, $($name:literal),*) => {
+        if $fields.in_order {
+            let found = [$($fields.cursor.member(concat!(",\"", $name, "\":"), $fields.room - 1)?,)* None];
+            if !$fields.cursor.literal("}") {
+                return Err(Flaw("a member that is not ours, or another order"));
+            }
+            found
+        } else {
+            $fields.cursor.members(&names![$($name,)* "type"], $fields.room)?
+        }
+    };
 }
 
 #[inline]
@@ -196,7 +178,7 @@ fn run_event<'a>(kind: &str, fields: &mut Fields<'a>) -> Read<Event<'a>> {
     Ok(match kind {
         "run_created" => {
             let [spec, input, _] = fields!(fields, "spec", "input");
-            Event::RunCreated { spec: Spec::read(needed(spec)?)?, input: needed(input)? }
+            Event::RunCreated { spec: Box::new(Spec::read(needed(spec)?)?), input: needed(input)? }
         }
         "run_started" => {
             let [_] = fields!(fields,);
@@ -212,7 +194,7 @@ fn run_event<'a>(kind: &str, fields: &mut Fields<'a>) -> Read<Event<'a>> {
         }
         "run_cancellation_requested" => {
             let [request, _] = fields!(fields, "request");
-            let [reason] = json::object(needed(request)?, &names!["reason"])?;
+            let [reason] = object!(needed(request)?, "reason")?;
             Event::CancellationRequested { reason: optional_text(reason)? }
         }
         "run_cancelled" => {
@@ -317,5 +299,8 @@ pub fn instant(span: &str) -> Read<Ns> {
 
 /// Reads an event object that is a whole text: a draft.
 pub fn read_whole(draft: &str) -> Read<Event<'_>> {
-    read(&mut Cursor::new(draft), MAX_DEPTH)
+    match read_in_order(&mut Cursor::new(draft), MAX_DEPTH) {
+        Some(event) => Ok(event),
+        None => read(&mut Cursor::new(draft), MAX_DEPTH),
+    }
 }

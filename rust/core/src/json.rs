@@ -1,5 +1,6 @@
 //! JSON without a tree: where a value ends, which members an object has, text in and text out (R27, R30).
 
+use crate::scan;
 use std::borrow::Cow;
 
 /// Deepest nesting of one line or text.
@@ -10,9 +11,6 @@ pub const MAX_DEPTH: u32 = 127;
 pub struct Flaw(pub &'static str);
 
 pub type Read<T> = Result<T, Flaw>;
-
-const ONES: u64 = 0x0101_0101_0101_0101;
-const HIGHS: u64 = 0x8080_8080_8080_8080;
 
 /// A place in a text.
 #[derive(Clone, Copy, Debug)]
@@ -27,6 +25,27 @@ macro_rules! names {
     ($($name:literal),* $(,)?) => { [$(concat!("\"", $name, "\":")),*] };
 }
 
+/// The members of an object that is a whole, well-formed span. They mostly come in this order with no others between: then
+/// each name is one comparison.
+#[macro_export]
+macro_rules! object {
+    ($span:expr, $first:literal $(, $name:literal)* $(,)?) => {{
+        let span = $span;
+        let mut cursor = $crate::json::Cursor::new(span);
+        let mut in_order = || {
+            let found = [
+                cursor.member(concat!("{\"", $first, "\":"), $crate::json::MAX_DEPTH)?,
+                $(cursor.member(concat!(",\"", $name, "\":"), $crate::json::MAX_DEPTH)?,)*
+            ];
+            $crate::json::Read::Ok(cursor.literal("}").then_some(found))
+        };
+        match in_order() {
+            Ok(Some(found)) => Ok(found),
+            _ => $crate::json::object(span, &$crate::names![$first $(, $name)*]),
+        }
+    }};
+}
+
 impl<'a> Cursor<'a> {
     pub const fn new(text: &'a str) -> Self {
         Self { text, at: 0 }
@@ -37,8 +56,9 @@ impl<'a> Cursor<'a> {
         self.text.as_bytes().get(self.at).copied()
     }
 
+    /// The bytes from here on.
     #[inline]
-    fn rest(&self) -> &'a [u8] {
+    pub fn rest(&self) -> &'a [u8] {
         self.text.as_bytes().get(self.at..).unwrap_or_default()
     }
 
@@ -52,7 +72,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// Steps over `literal` if it is next.
-    #[inline]
+    #[inline(always)]
     pub fn literal(&mut self, literal: &str) -> bool {
         let found = self.rest().starts_with(literal.as_bytes());
         if found {
@@ -63,17 +83,22 @@ impl<'a> Cursor<'a> {
 
     #[inline]
     pub fn blanks(&mut self) {
-        while matches!(self.peek(), Some(b' ' | b'\t' | b'\n' | b'\r')) {
-            self.at += 1;
-        }
+        self.at = scan::blanks(self.text.as_bytes(), self.at);
     }
 
+    #[inline]
     fn byte(&mut self, wanted: u8, otherwise: &'static str) -> Read<()> {
         if self.peek() == Some(wanted) {
             self.at += 1;
             return Ok(());
         }
         Err(Flaw(otherwise))
+    }
+
+    /// Steps over `count` bytes.
+    #[inline]
+    pub fn skip(&mut self, count: usize) {
+        self.at += count;
     }
 
     /// The next `count` bytes.
@@ -84,22 +109,12 @@ impl<'a> Cursor<'a> {
         self.since(start)
     }
 
-    /// The digits here, as far as they go.
+    /// An unsigned integer that starts with another digit than 0 and has up to 19.
     #[inline]
-    pub fn digits(&mut self) -> Read<&'a str> {
-        let start = self.at;
-        self.skip_digits();
-        self.since(start)
-    }
-
-    /// How many digits were here.
-    #[inline]
-    fn skip_digits(&mut self) -> usize {
-        let start = self.at;
-        while matches!(self.peek(), Some(b'0'..=b'9')) {
-            self.at += 1;
-        }
-        self.at - start
+    pub fn unsigned(&mut self) -> Option<u64> {
+        let (number, end) = scan::unsigned(self.text.as_bytes(), self.at)?;
+        self.at = end;
+        Some(number)
     }
 
     /// Lower-case letters and underscores, as far as they go.
@@ -115,138 +130,27 @@ impl<'a> Cursor<'a> {
     /// A string from its opening quote on; the answer is what stands between the quotes, still escaped.
     #[inline]
     pub fn string(&mut self) -> Read<&'a str> {
-        let start = self.at + 1;
-        self.skip_string()?;
+        self.byte(b'"', "a string was expected")?;
+        let start = self.at;
+        self.at = scan::string(self.text.as_bytes(), start)?;
         self.text.get(start..self.at - 1).ok_or(Flaw("cut inside a character"))
     }
 
+    /// One whole value, nested at most `room` levels, as the span it takes.
     #[inline]
-    fn skip_string(&mut self) -> Read<()> {
-        self.byte(b'"', "a string was expected")?;
-        loop {
-            self.at += plain_length(self.rest());
-            match self.peek() {
-                Some(b'"') => {
-                    self.at += 1;
-                    return Ok(());
-                }
-                Some(b'\\') => self.escape()?,
-                Some(_) => return Err(Flaw("a control character in a string")),
-                None => return Err(Flaw("a string without its end")),
-            }
-        }
-    }
-
-    fn escape(&mut self) -> Read<()> {
-        let rest = self.rest();
-        match rest.get(1) {
-            Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => self.at += 2,
-            Some(b'u') if rest.get(2..6).is_some_and(|hex| hex.iter().all(u8::is_ascii_hexdigit)) => self.at += 6,
-            _ => return Err(Flaw("an escape that JSON does not have")),
-        }
-        Ok(())
-    }
-
-    fn number(&mut self) -> Read<()> {
-        const BROKEN: Flaw = Flaw("a number that is not JSON");
-        if self.peek() == Some(b'-') {
-            self.at += 1;
-        }
-        match self.peek() {
-            Some(b'0') => self.at += 1,
-            Some(b'1'..=b'9') => {
-                self.skip_digits();
-            }
-            _ => return Err(BROKEN),
-        }
-        if self.peek() == Some(b'.') {
-            self.at += 1;
-            if self.skip_digits() == 0 {
-                return Err(BROKEN);
-            }
-        }
-        if matches!(self.peek(), Some(b'e' | b'E')) {
-            self.at += 1;
-            if matches!(self.peek(), Some(b'+' | b'-')) {
-                self.at += 1;
-            }
-            if self.skip_digits() == 0 {
-                return Err(BROKEN);
-            }
-        }
-        Ok(())
-    }
-
-    fn scalar(&mut self) -> Read<()> {
-        match self.peek() {
-            Some(b'"') => self.skip_string()?,
-            Some(b'-' | b'0'..=b'9') => self.number()?,
-            Some(_) if self.literal("null") || self.literal("true") || self.literal("false") => {}
-            _ => return Err(Flaw("a value was expected")),
-        }
-        Ok(())
-    }
-
-    #[inline]
-    fn key(&mut self) -> Read<()> {
-        self.skip_string()?;
-        self.blanks();
-        self.byte(b':', "a colon was expected")?;
-        self.blanks();
-        Ok(())
-    }
-
-    /// One whole value, nested at most `room` levels, as the span it takes. Each bit of `kinds` is an open level: 1 for an object.
     pub fn value(&mut self, room: u32) -> Read<&'a str> {
-        let start = self.at;
-        let (mut depth, mut kinds) = (0_u32, 0_u128);
-        loop {
-            match self.peek() {
-                Some(open @ (b'{' | b'[')) => {
-                    depth += 1;
-                    if depth > room {
-                        return Err(Flaw("nested too deep"));
-                    }
-                    kinds = (kinds << 1) | u128::from(open == b'{');
-                    self.at += 1;
-                    self.blanks();
-                    if !matches!((self.peek(), open), (Some(b'}'), b'{') | (Some(b']'), b'[')) {
-                        if open == b'{' {
-                            self.key()?;
-                        }
-                        continue;
-                    }
-                }
-                _ => self.scalar()?,
-            }
-            if self.after_value(&mut depth, &mut kinds)? {
-                return self.since(start);
-            }
-        }
+        let (bytes, start) = (self.text.as_bytes(), self.at);
+        self.at = match bytes.get(start) {
+            Some(b'"') => scan::string(bytes, start + 1)?,
+            _ => scan::value(bytes, start, room)?,
+        };
+        self.since(start)
     }
 
-    /// Closes what ends here and steps over a comma; true when the outermost value is done.
-    fn after_value(&mut self, depth: &mut u32, kinds: &mut u128) -> Read<bool> {
-        while *depth > 0 {
-            self.blanks();
-            let object = *kinds & 1 == 1;
-            match self.peek() {
-                Some(b',') => {
-                    self.at += 1;
-                    self.blanks();
-                    if object {
-                        self.key()?;
-                    }
-                    return Ok(false);
-                }
-                Some(b'}') if object => self.at += 1,
-                Some(b']') if !object => self.at += 1,
-                _ => return Err(Flaw("a comma or a closing bracket was expected")),
-            }
-            *depth -= 1;
-            *kinds >>= 1;
-        }
-        Ok(true)
+    /// The next member's value if it has this name, given with its quotes, its colon and the comma or brace before it.
+    #[inline(always)]
+    pub fn member(&mut self, name: &'static str, room: u32) -> Read<Option<&'a str>> {
+        if self.literal(name) { self.value(room).map(Some) } else { Ok(None) }
     }
 
     /// An object's values by the given names (made by `names!`), in any order; unknown members are read over, a member twice is refused.
@@ -295,15 +199,15 @@ impl<'a> Cursor<'a> {
         guess: &mut usize,
         unknown: &mut Vec<Cow<'a, str>>,
     ) -> Read<Option<usize>> {
-        if names.get(*guess).is_some_and(|name| self.literal(name)) {
-            *guess += 1;
-            self.blanks();
-            return Ok(Some(*guess - 1));
+        for (slot, name) in names.iter().enumerate().skip(*guess) {
+            if self.literal(name) {
+                *guess = slot + 1;
+                self.blanks();
+                return Ok(Some(slot));
+            }
         }
         let name = unescape(self.string()?)?;
-        self.blanks();
-        self.byte(b':', "a colon was expected")?;
-        self.blanks();
+        self.at = scan::colon(self.text.as_bytes(), self.at)?;
         let slot = names.iter().position(|known| bare(known) == name);
         match slot {
             Some(slot) => *guess = slot + 1,
@@ -342,27 +246,6 @@ fn bare<'n>(quoted: &&'n str) -> &'n str {
     quoted.strip_prefix('"').and_then(|name| name.strip_suffix("\":")).unwrap_or(quoted)
 }
 
-/// How many bytes come before the next quote, backslash or control character. Eight at a time.
-#[inline]
-fn plain_length(bytes: &[u8]) -> usize {
-    let mut at = 0;
-    let (words, tail) = bytes.as_chunks::<8>();
-    for word in words {
-        let word = u64::from_le_bytes(*word);
-        let quote = word ^ (ONES * 0x22);
-        let slash = word ^ (ONES * 0x5c);
-        let stops = ((quote.wrapping_sub(ONES) & !quote)
-            | (slash.wrapping_sub(ONES) & !slash)
-            | (word.wrapping_sub(ONES * 0x20) & !word))
-            & HIGHS;
-        if stops != 0 {
-            return at + (stops.trailing_zeros() as usize) / 8;
-        }
-        at += 8;
-    }
-    at + tail.iter().take_while(|byte| !matches!(byte, 0..0x20 | b'"' | b'\\')).count()
-}
-
 /// One whole text that is one value with blanks around, or the flaw.
 pub fn whole(text: &str) -> Read<&str> {
     whole_within(text, MAX_DEPTH)
@@ -392,7 +275,7 @@ pub fn text(span: &str) -> Read<Cow<'_, str>> {
 /// What an escaped text says. A surrogate without its other half is refused.
 #[inline]
 pub fn unescape(raw: &str) -> Read<Cow<'_, str>> {
-    if !raw.as_bytes().contains(&b'\\') {
+    if !scan::has_escape(raw) {
         return Ok(Cow::Borrowed(raw));
     }
     let mut out = String::with_capacity(raw.len());

@@ -5,6 +5,7 @@
 //! the lines and index changes that a store commits. Rule numbers (R1 to R65) and sections are those of the specification.
 
 pub mod append;
+pub mod canonical;
 pub mod command;
 pub mod control;
 pub mod decide;
@@ -18,6 +19,7 @@ pub mod parts;
 pub mod project;
 pub mod reads;
 pub mod retry;
+pub mod scan;
 pub mod settle;
 pub mod snapshot;
 pub mod state;

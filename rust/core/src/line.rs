@@ -1,10 +1,11 @@
 //! History lines: the envelope, and which refusal a line that cannot be read is (spec 01 §1.1, R30, R61).
 
+use crate::canonical::{self, is_event_id};
 use crate::error::{Fault, Refusal, Result};
 use crate::event::{self, Event, Text, needed};
 use crate::json::{self, Cursor, Flaw, MAX_DEPTH, Read};
 use crate::names;
-use crate::time::{self, Ns};
+use crate::time::Ns;
 
 /// The schema version we read; lines without one have it.
 pub const SCHEMA_VERSION: u64 = 1;
@@ -12,51 +13,13 @@ pub const SCHEMA_VERSION: u64 = 1;
 /// One decoded line.
 #[derive(Debug)]
 pub struct Envelope<'a> {
-    pub run_id: Text<'a>,
     pub sequence: u64,
     pub timestamp: Ns,
     pub event: Event<'a>,
 }
 
-/// Reads a line. The layout that we and the reference write is tried first; every other one is read member by member.
-#[inline]
-fn read(line: &str) -> Read<Envelope<'_>> {
-    let mut cursor = Cursor::new(line);
-    match canonical_head(&mut cursor) {
-        Some(head) => {
-            let event = event::read(&mut cursor, MAX_DEPTH - 1)?;
-            if cursor.literal("}") && cursor.at_end() {
-                return Ok(Envelope { run_id: head.0.into(), sequence: head.1, timestamp: head.2, event });
-            }
-            read_any_order(line)
-        }
-        None => read_any_order(line),
-    }
-}
-
-/// Everything before the event, if it is spelt as we spell it.
-#[inline]
-fn canonical_head<'a>(cursor: &mut Cursor<'a>) -> Option<(&'a str, u64, Ns)> {
-    if !cursor.literal("{\"run_id\":") {
-        return None;
-    }
-    let run_id = cursor.string().ok().filter(|raw| !raw.as_bytes().contains(&b'\\'))?;
-    if !cursor.literal(",\"sequence\":") {
-        return None;
-    }
-    let digits = cursor.digits().ok().filter(|digits| !digits.starts_with('0'))?;
-    let sequence = digits.parse().ok()?;
-    if !cursor.literal(",\"event_id\":\"") || !is_event_id(cursor.take(36).ok()?) {
-        return None;
-    }
-    if !cursor.literal("\",\"timestamp\":") {
-        return None;
-    }
-    let timestamp = time::parse(cursor.string().ok()?).ok()?;
-    cursor.literal(",\"event\":").then_some((run_id, sequence, timestamp))
-}
-
-fn read_any_order(line: &str) -> Read<Envelope<'_>> {
+/// Reads a line member by member: the id of its run, and what it says.
+fn read_any_order(line: &str) -> Read<(Text<'_>, Envelope<'_>)> {
     let mut cursor = Cursor::new(line);
     cursor.blanks();
     let [run_id, sequence, event_id, timestamp, event, version] =
@@ -72,21 +35,10 @@ fn read_any_order(line: &str) -> Read<Envelope<'_>> {
         return Err(Flaw("event_id is not a UUID"));
     }
     let mut inside = Cursor::new(needed(event)?);
-    Ok(Envelope {
-        run_id: event::text(run_id)?,
-        sequence: json::unsigned(needed(sequence)?)?,
-        timestamp: event::instant(needed(timestamp)?)?,
-        event: event::read(&mut inside, MAX_DEPTH - 1)?,
-    })
-}
-
-/// 8-4-4-4-12 hexadecimal digits with hyphens, either case.
-#[inline]
-fn is_event_id(text: &str) -> bool {
-    let Ok(bytes) = <&[u8; 36]>::try_from(text.as_bytes()) else { return false };
-    let hyphens = [bytes[8], bytes[13], bytes[18], bytes[23]] == *b"----";
-    // Counting instead of stopping at the first lets the compiler look at many bytes at once.
-    hyphens && bytes.iter().map(|byte| u32::from(byte.is_ascii_hexdigit())).sum::<u32>() == 32
+    let run_id = event::text(run_id)?;
+    let sequence = json::unsigned(needed(sequence)?)?;
+    let timestamp = event::instant(needed(timestamp)?)?;
+    Ok((run_id, Envelope { sequence, timestamp, event: event::read(&mut inside, MAX_DEPTH - 1)? }))
 }
 
 /// What a line that could not be read is refused as: bad grammar comes before a foreign version, and that before bad form.
@@ -141,13 +93,14 @@ pub fn utf8(bytes: &[u8]) -> Result<&str> {
 #[derive(Debug)]
 pub struct Lines<'a> {
     run_id: &'a str,
+    canonical: canonical::Reader,
     rest: &'a [u8],
     number: usize,
 }
 
 impl<'a> Lines<'a> {
-    pub const fn new(run_id: &'a str, history: &'a [u8]) -> Self {
-        Self { run_id, rest: history, number: 0 }
+    pub fn new(run_id: &'a str, history: &'a [u8]) -> Self {
+        Self { run_id, canonical: canonical::Reader::new(run_id), rest: history, number: 0 }
     }
 
     /// The next line without its end. Checked as UTF-8 line by line, while it is in the cache for its reading.
@@ -164,11 +117,19 @@ impl<'a> Lines<'a> {
     }
 
     #[inline]
-    fn decode(&self, line: &'a [u8]) -> Result<Envelope<'a>> {
+    fn decode(&mut self, line: &'a [u8]) -> Result<Envelope<'a>> {
         let line = utf8(line).map_err(|refusal| refusal.in_line(self.number))?;
-        let envelope = read(line).map_err(|flaw| classify(line, flaw).in_line(self.number))?;
-        if envelope.run_id != self.run_id {
-            return Err(Refusal::unreadable(Fault::ForeignRun, "a line of another run").in_line(self.number));
+        match self.canonical.read(line) {
+            Some(envelope) => Ok(envelope),
+            None => self.decode_any(line).map_err(|refusal| refusal.in_line(self.number)),
+        }
+    }
+
+    #[cold]
+    fn decode_any(&self, line: &'a str) -> Result<Envelope<'a>> {
+        let (run_id, envelope) = read_any_order(line).map_err(|flaw| classify(line, flaw))?;
+        if run_id != self.run_id {
+            return Err(Refusal::unreadable(Fault::ForeignRun, "a line of another run"));
         }
         Ok(envelope)
     }

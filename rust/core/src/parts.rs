@@ -5,7 +5,7 @@ use crate::error::{Kind, Refusal, Result, Rule};
 use crate::event::{Text, given, needed, optional_text, text};
 use crate::json::{self, Flaw, Read, write_name, write_string};
 use crate::line::unreadable;
-use crate::names;
+use crate::object;
 use crate::text::{is_blank, is_build_id};
 
 /// What a run was started with. `patch_markers` and `signal_names` are kept raw and not looked at.
@@ -23,12 +23,9 @@ pub struct Spec<'a> {
 
 impl<'a> Spec<'a> {
     pub fn read(span: &'a str) -> Read<Self> {
-        let [name, version, runtime, build, patch_markers, signal_names] = json::object(
-            span,
-            &names!["name", "version", "runtime", "runtime_build_id", "patch_markers", "signal_names"],
-        )?;
-        let [kind, entrypoint, export_name] =
-            json::object(needed(runtime)?, &names!["kind", "entrypoint", "export_name"])?;
+        let [name, version, runtime, build, patch_markers, signal_names] =
+            object!(span, "name", "version", "runtime", "runtime_build_id", "patch_markers", "signal_names")?;
+        let [kind, entrypoint, export_name] = object!(needed(runtime)?, "kind", "entrypoint", "export_name")?;
         let kind = text(kind)?;
         if !matches!(&*kind, "native_ts" | "rust_embedded") {
             return Err(Flaw("runtime.kind is native_ts or rust_embedded"));
@@ -104,7 +101,7 @@ pub struct Progress<'a> {
 impl<'a> Progress<'a> {
     pub fn read(span: &'a str) -> Read<Self> {
         let [progress_id, completed, total, message, details] =
-            json::object(span, &names!["progress_id", "completed", "total", "message", "details"])?;
+            object!(span, "progress_id", "completed", "total", "message", "details")?;
         Ok(Self {
             progress_id: text(progress_id)?,
             completed: json::unsigned(needed(completed)?)?,
@@ -173,7 +170,7 @@ pub struct Child<'a> {
 impl<'a> Child<'a> {
     pub fn read(span: &'a str) -> Read<Self> {
         let [reference_id, kind, operation_id, flow_run_id, metadata] =
-            json::object(span, &names!["reference_id", "kind", "operation_id", "flow_run_id", "metadata"])?;
+            object!(span, "reference_id", "kind", "operation_id", "flow_run_id", "metadata")?;
         Ok(Self {
             reference_id: text(reference_id)?,
             kind: text(kind)?,

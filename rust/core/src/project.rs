@@ -54,7 +54,7 @@ pub fn stage(under: Reads<'_>, drafts: &[&str], clock: Ns) -> Result<Layer> {
     }
     for event in events {
         let sequence = layer.head.last_sequence + 1;
-        let envelope = Envelope { run_id: state.run_id.as_str().into(), sequence, timestamp: clock, event };
+        let envelope = Envelope { sequence, timestamp: clock, event };
         apply(state, &mut layer, &envelope)?;
     }
     layer.drafts.extend(drafts.into_iter().flatten().map(|json| Draft { json: json.into_owned(), clock }));

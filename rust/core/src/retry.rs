@@ -2,7 +2,7 @@
 
 use crate::error::{Kind, Refusal, Result, Rule};
 use crate::json::{self, Flaw, Read, write_name};
-use crate::names;
+use crate::object;
 use crate::time::{self, NS_PER_MS, Ns};
 use sha2::{Digest, Sha256};
 
@@ -25,7 +25,7 @@ impl Default for Policy {
 impl Policy {
     pub fn read(span: &str) -> Read<Self> {
         let [attempts, delay, backoff, max_delay, exhausted] =
-            json::object(span, &names!["max_attempts", "delay_ms", "backoff", "max_delay_ms", "on_exhausted"])?;
+            object!(span, "max_attempts", "delay_ms", "backoff", "max_delay_ms", "on_exhausted")?;
         Ok(Self {
             max_attempts: json::unsigned32(attempts.ok_or(Flaw("max_attempts is missing"))?)?,
             delay_ms: json::unsigned(delay.ok_or(Flaw("delay_ms is missing"))?)?,

@@ -34,6 +34,31 @@ pub fn parse(text: &str) -> Read<Ns> {
     Ok(i128::from(seconds) * NS + i128::from(nanos))
 }
 
+/// The last minute that was read: the lines of a history come in bursts, and most share it with the line before.
+#[derive(Debug, Default)]
+pub struct Minute {
+    /// Such as `2026-01-02T03:04:`.
+    text: [u8; 17],
+    seconds: i64,
+}
+
+impl Minute {
+    /// Reads the timestamp at the start of `text` if it ends with `Z`, as we write it, and how long it is.
+    #[inline]
+    pub fn parse_start(&mut self, text: &[u8]) -> Option<(Ns, usize)> {
+        let (date, rest) = text.split_first_chunk::<19>()?;
+        let (minute, &[tens, ones]) = date.split_first_chunk::<17>()? else { return None };
+        if *minute != self.text {
+            let seconds = date_time(date).ok().filter(|seconds| (MIN_SECONDS..=MAX_SECONDS).contains(seconds))?;
+            (self.text, self.seconds) = (*minute, seconds - pair(tens, ones).ok()?);
+        }
+        let second = pair(tens, ones).ok().filter(|second| *second < 60)?;
+        let (nanos, rest) = fraction(rest).ok()?;
+        let (b'Z', rest) = rest.split_first()? else { return None };
+        Some((i128::from(self.seconds + second) * NS + i128::from(nanos), text.len() - rest.len()))
+    }
+}
+
 #[inline]
 fn pair(tens: u8, ones: u8) -> Read<i64> {
     let (tens, ones) = (tens.wrapping_sub(b'0'), ones.wrapping_sub(b'0'));
@@ -91,9 +116,13 @@ fn fraction(rest: &[u8]) -> Read<(u32, &[u8])> {
     if digits.is_empty() {
         return Err(WRONG);
     }
-    let padded = digits.iter().copied().chain(std::iter::repeat(b'0')).take(9);
-    Ok((padded.fold(0, |nanos, digit| nanos * 10 + u32::from(digit - b'0')), rest))
+    let shown = digits.iter().take(9);
+    let missing = POWERS.get(shown.len()).ok_or(WRONG)?;
+    Ok((shown.fold(0, |nanos, digit| nanos * 10 + u32::from(digit - b'0')) * missing, rest))
 }
+
+/// What makes nanoseconds of so many fraction digits.
+const POWERS: [u32; 10] = [1_000_000_000, 100_000_000, 10_000_000, 1_000_000, 100_000, 10_000, 1_000, 100, 10, 1];
 
 fn offset(text: &[u8]) -> Read<i64> {
     let &[sign @ (b'+' | b'-'), h1, h2, b':', m1, m2] = text else {
