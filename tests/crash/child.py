@@ -18,13 +18,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from scenarios.kit import Clock
+
 from crash.program import carry_on, everything
 from perdure import FlowEngine
 from perdure.errors import FlowError
 from perdure.kernel import KernelName, load
 from perdure.stores import SqliteEventStore
 from perdure.stores.base import Append, Committed, RunFilter
-from scenarios.kit import Clock
 
 __all__ = ["Life", "live", "open_files", "serve"]
 
@@ -95,7 +96,6 @@ def live(life: Life, until_approval: bool) -> None:
         await store.close()
 
     asyncio.run(work())
-
 
 
 def serve() -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from scenarios.kit import run_async
 
 from perdure.kernel import KernelName
-from scenarios.kit import run_async
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 
+from scenarios.kit import TOKEN, Clock
+
 from perdure import (
     ChildOperationReference,
     Flow,
@@ -22,9 +24,8 @@ from perdure import (
     WorkflowProgress,
     WorkflowRunSnapshot,
 )
-from scenarios.kit import TOKEN, Clock
 
-__all__ = ["DOOMED", "MAIN", "carry_on", "everything", "summary"]
+__all__ = ["APPROVAL", "DOOMED", "MAIN", "carry_on", "everything", "summary"]
 
 MAIN, DOOMED = "main", "doomed"
 """The run of every primitive, and the one whose cancellation is asked for."""
@@ -58,46 +59,61 @@ def everything(effect: Callable[[str], None]) -> Flow:
         effect(f"{context.run_id}/{context.step_id} {context.attempt}")
         raise NonRetryable("declined")
 
-    @flow.workflow(MAIN, version="1")
-    def main(ctx: WorkflowContext) -> RuntimeCommand:
-        if ctx.progress("begun") is None:
-            return ctx.record_progress(WorkflowProgress("begun", 0, total=9))
-        if ctx.child_operation("sibling") is None:
-            return ctx.link_child_operation(ChildOperationReference("sibling", "run", "op-1", flow_run_id=DOOMED))
-        for step_id in ("one", "two"):
-            if not ctx.step_completed(step_id):
-                return ctx.schedule_step(step_id, work, 1)
-        batch = ("x", "y", "z")
-        if not all(ctx.step_completed(s) for s in batch):
-            return ctx.schedule_steps([ctx.step("x", flaky, retry=AT_ONCE), *(ctx.step(s, work, 2) for s in "yz")])
-        opened = [ctx.create_hook("spare", f"{TOKEN}-spare"), ctx.wait_for("unused", 9 * MINUTE)]
-        if not ctx.hook_received("approval"):
-            return ctx.schedule_all([ctx.create_hook("approval", APPROVAL, {"for": "ada"}), *opened])
-        if not ctx.hook_disposed("spare"):
-            return ctx.schedule_all([ctx.dispose_hook("spare"), ctx.close_wait("unused")])
-        if not ctx.wait_completed("unused"):
-            return ctx.close_wait("unused")
-        if not ctx.wait_completed("until"):
-            return ctx.wait_until("until", "2026-01-01T00:05:00Z")
-        if not ctx.step_completed("patient"):
-            return ctx.schedule_step("patient", flaky, retry=LATER)
-        if ctx.step_failed("pay") is None:
-            return ctx.schedule_step("pay", declined, retry=AT_ONCE.continue_workflow_on_failure())
-        outputs = [ctx.step_output(step_id) for step_id in ("one", "two", *batch, "patient")]
-        return ctx.complete([*outputs, ctx.hook_payload("approval"), ctx.step_failed("pay")])
-
-    @flow.workflow(DOOMED, version="1")
-    def doomed(ctx: WorkflowContext) -> RuntimeCommand:
-        if ctx.cancellation_request() is None:
-            late = ctx.step("late", flaky, retry=LATER)
-            return ctx.schedule_all([late, ctx.create_hook("h", f"{TOKEN}-doomed"), ctx.wait_for("w", 99 * MINUTE)])
-        if not ctx.step_completed("undo"):
-            return ctx.schedule_step("undo", flaky, retry=AT_ONCE)
-        if not ctx.step_completed("undo-late"):
-            return ctx.schedule_step("undo-late", flaky, retry=LATER)
-        return ctx.cancel()
-
+    flow.workflow(MAIN, version="1")(main)
+    flow.workflow(DOOMED, version="1")(doomed)
     return flow
+
+
+def main(ctx: WorkflowContext) -> RuntimeCommand:
+    """Facts and steps, then open work of every kind, then what came of it."""
+    return _before_the_approval(ctx) or _after_the_approval(ctx)
+
+
+BATCH = ("x", "y", "z")
+
+
+def _before_the_approval(ctx: WorkflowContext) -> RuntimeCommand | None:
+    if ctx.progress("begun") is None:
+        return ctx.record_progress(WorkflowProgress("begun", 0, total=9))
+    if ctx.child_operation("sibling") is None:
+        return ctx.link_child_operation(ChildOperationReference("sibling", "run", "op-1", flow_run_id=DOOMED))
+    for step_id in ("one", "two"):
+        if not ctx.step_completed(step_id):
+            return ctx.schedule_step(step_id, "work", 1)
+    if not all(ctx.step_completed(step_id) for step_id in BATCH):
+        others = [ctx.step(step_id, "work", 2) for step_id in BATCH[1:]]
+        return ctx.schedule_steps([ctx.step("x", "flaky", retry=AT_ONCE), *others])
+    if not ctx.hook_received("approval"):
+        approval = ctx.create_hook("approval", APPROVAL, {"for": "ada"})
+        return ctx.schedule_all(
+            [approval, ctx.create_hook("spare", f"{TOKEN}-spare"), ctx.wait_for("unused", 9 * MINUTE)]
+        )
+    return None
+
+
+def _after_the_approval(ctx: WorkflowContext) -> RuntimeCommand:
+    if not ctx.hook_disposed("spare"):
+        return ctx.schedule_all([ctx.dispose_hook("spare"), ctx.close_wait("unused")])
+    if not ctx.wait_completed("until"):
+        return ctx.wait_until("until", "2026-01-01T00:05:00Z")
+    if not ctx.step_completed("patient"):
+        return ctx.schedule_step("patient", "flaky", retry=LATER)
+    if ctx.step_failed("pay") is None:
+        return ctx.schedule_step("pay", "declined", retry=AT_ONCE.continue_workflow_on_failure())
+    outputs = [ctx.step_output(step_id) for step_id in ("one", "two", *BATCH, "patient")]
+    return ctx.complete([*outputs, ctx.hook_payload("approval"), ctx.step_failed("pay")])
+
+
+def doomed(ctx: WorkflowContext) -> RuntimeCommand:
+    """Opens a delayed retry, a hook and a wait; asked to cancel, it undoes in two steps, one of them delayed."""
+    if ctx.cancellation_request() is None:
+        late = ctx.step("late", "flaky", retry=LATER)
+        return ctx.schedule_all([late, ctx.create_hook("h", f"{TOKEN}-doomed"), ctx.wait_for("w", 99 * MINUTE)])
+    if not ctx.step_completed("undo"):
+        return ctx.schedule_step("undo", "flaky", retry=AT_ONCE)
+    if not ctx.step_completed("undo-late"):
+        return ctx.schedule_step("undo-late", "flaky", retry=LATER)
+    return ctx.cancel()
 
 
 async def carry_on(engine: FlowEngine, clock: Clock, *, until_approval: bool = False) -> None:

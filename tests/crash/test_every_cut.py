@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from scenarios.kit import Clock, Crash, WatchedStore, World, open_store
 
 from crash.program import DOOMED, MAIN, carry_on, everything, summary
 from perdure import Envelope, FlowEngine
 from perdure.kernel import KernelName
 from perdure.stores.base import FlowEventStore
-from scenarios.kit import Clock, Crash, WatchedStore, World, open_store
 
 FINAL = {"step_completed", "step_failed", "step_non_retryable", "step_cancelled"}
 RUNS = (MAIN, DOOMED)

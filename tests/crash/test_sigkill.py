@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from crash.program import APPROVAL, DOOMED, MAIN, everything, summary
 from crash.test_every_cut import settled_in, steps_of
 from perdure import FlowEngine
 from perdure.kernel import KernelName
+
 
 class Nursery:
     """Processes of one test, one after the other."""
@@ -77,22 +79,20 @@ def _never(line: str) -> None:
     raise AssertionError(f"the host drove {line}")
 
 
-def whole_life(nursery: Nursery, life: Life) -> tuple[list[object], int, bool]:
-    """Processes follow one another until both runs have ended. Gives the ends, the number of commits, whether one was
-    killed."""
-    life.folder.mkdir()
-    killed = False
-    for until_approval in (True, False):
-        done: set[str] = set()
-        before: list[str] = []
-        while (code := nursery.process(life, until_approval=until_approval)) != 0:
-            assert (code, killed) == (-signal.SIGKILL, False)
-            killed = True
-            done, before = asyncio.run(settled_steps(life)), effects(life)
-        assert not done & steps_of(effects(life)[len(before) :]), "something committed ran again"
-        if until_approval:
-            asyncio.run(approve(life))
-    return asyncio.run(ends(life)), life.commits.stat().st_size, killed
+def part_of_life(nursery: Nursery, life: Life, *, until_approval: bool) -> None:
+    """Processes follow one another until this part is over; one is killed at most."""
+    done: set[str] = set()
+    before: list[str] = []
+    deaths = 0
+    while (code := nursery.process(life, until_approval=until_approval)) != 0:
+        deaths += 1
+        assert (code, deaths) == (-signal.SIGKILL, 1)
+        done, before = asyncio.run(settled_steps(life)), effects(life)
+    assert not done & steps_of(effects(life)[len(before) :]), "something committed ran again"
+
+
+def commits_of(life: Life) -> int:
+    return life.commits.stat().st_size
 
 
 async def ends(life: Life) -> list[object]:
@@ -110,15 +110,26 @@ def test_60_killed_at_every_commit(nursery: Nursery, tmp_path: Path, kernel: Ker
 
     One shell: the blocking one dies in the same drive. `commit="each"` is cut at each of its commits in `test_every_cut.py`.
     """
-    uninterrupted = Life(tmp_path / "whole", kernel)
-    end, commits, _ = whole_life(nursery, uninterrupted)
-    expected = effects(uninterrupted)
+    whole = Life(tmp_path / "whole", kernel)
+    whole.folder.mkdir()
+    part_of_life(nursery, whole, until_approval=True)
+    first_part = commits_of(whole)
+    asyncio.run(approve(whole))
+    shutil.copytree(whole.folder, tmp_path / "approved")
+    part_of_life(nursery, whole, until_approval=False)
+    end, expected = asyncio.run(ends(whole)), effects(whole)
     assert len(expected) == len(set(expected))
-    assert commits > 20
-    for number in range(1, commits + 1):
+    assert commits_of(whole) > 20
+    for number in range(1, commits_of(whole) + 1):
         life = Life(tmp_path / f"{number}", kernel, number, side)
-        again, _, killed = whole_life(nursery, life)
-        assert killed, f"{side} commit {number}"
-        assert again == end, f"{side} commit {number}"
+        if number > first_part:
+            shutil.copytree(tmp_path / "approved", life.folder)
+        else:
+            life.folder.mkdir()
+            part_of_life(nursery, life, until_approval=True)
+            asyncio.run(approve(life))
+        part_of_life(nursery, life, until_approval=False)
+        assert commits_of(life) >= number
+        assert asyncio.run(ends(life)) == end, f"{side} commit {number}"
         assert set(effects(life)) == set(expected), f"{side} commit {number}"
         assert len(effects(life)) - len(expected) <= 3, f"{side} commit {number}: more than one commit was run again"

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from scenarios.kit import TOKEN, World, stored
 
 from perdure import (
     Flow,
@@ -20,7 +21,6 @@ from perdure import (
     WorkflowProgress,
     WorkflowSpec,
 )
-from scenarios.kit import TOKEN, World, stored
 
 PINNED = replace(WorkflowSpec.python("flow", "1"), runtime_build_id="v1")
 OLD, NEW = RuntimeBuildCompatibility("v1"), RuntimeBuildCompatibility("v2")

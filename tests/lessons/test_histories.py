@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from scenarios.kit import World, stored
+from scenarios.test_projection import CREATED, REQUEST, STARTED, created, lines, refused, step
 
 from perdure import Envelope, Flow, RetryPolicy, RuntimeCommand, StepContext, WorkflowContext
 from perdure.kernel import DEFAULT_MAX_EVENT_BYTES, Kernel
-from scenarios.kit import World, stored
-from scenarios.test_projection import CREATED, REQUEST, STARTED, created, lines, refused, step
 
 DUE = "2026-01-01T00:01:00Z"
 RUNNING = (CREATED, STARTED, created(), step("started", 1))

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
 import pytest
+from scenarios.kit import TOKEN, World, one_workflow, stored
 
 from perdure import (
     ChildOperationReference,
@@ -20,7 +21,6 @@ from perdure import (
     RuntimeCommand,
     WorkflowContext,
 )
-from scenarios.kit import TOKEN, World, one_workflow, stored
 
 OPENED = ["run_created", "run_started", "hook_created h"]
 
@@ -65,7 +65,11 @@ async def test_bug_13_no_text_shows_a_token(world: World) -> None:
         await collect(engine.drive("r"), NonDeterministic)
         await engine.dispose_hook("r", "h", drive=False)
         await collect(engine.resume_hook("r", "h", 1), HookConflict)
-        shown = [repr(await engine.snapshot("r")), repr((await engine.snapshot("r")).hooks), repr(await engine.history("r"))]
+        shown = [
+            repr(await engine.snapshot("r")),
+            repr((await engine.snapshot("r")).hooks),
+            repr(await engine.history("r")),
+        ]
     for text in [*map(str, errors), *map(repr, errors), *shown]:
         assert TOKEN not in text
     assert isinstance(errors[0], HookTokenConflict)

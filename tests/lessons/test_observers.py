@@ -8,10 +8,10 @@ from pathlib import Path
 
 import orjson
 import pytest
+from scenarios.kit import World, one_workflow, stored
 
 from perdure import RuntimeCommand, WorkflowContext, WorkflowProgress
 from perdure.observe import AuditLog, Observation
-from scenarios.kit import World, one_workflow, stored
 
 
 def two_facts(ctx: WorkflowContext) -> RuntimeCommand:
@@ -38,7 +38,7 @@ class Raising:
 
 @pytest.mark.parametrize("kind", [Stuck, Raising])
 async def test_bug_41_an_observer_cannot_touch_a_run(
-    world: World, kind: type[Stuck] | type[Raising], caplog: pytest.LogCaptureFixture
+    world: World, kind: type[Stuck | Raising], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Slow/raising observer → run unaffected."""
     async with world.engine(one_workflow(two_facts)) as engine:

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
+from scenarios.kit import Crash, WatchedStore, World, stored
 
 from perdure import Envelope, Flow, InvalidTransition, RetryPolicy, RuntimeCommand, StepContext, WorkflowContext
-from scenarios.kit import Crash, WatchedStore, World, stored
 
 HOUR = timedelta(hours=1)
 BEGUN = ["run_created", "run_started"]

@@ -6,9 +6,9 @@ import asyncio
 from datetime import timedelta
 
 import pytest
+from scenarios.kit import TOKEN, World, one_workflow, stored
 
 from perdure import Flow, Instant, InvalidTransition, RetryPolicy, RuntimeCommand, WorkflowContext, WorkflowProgress
-from scenarios.kit import TOKEN, World, one_workflow, stored
 
 HOUR = timedelta(hours=1)
 

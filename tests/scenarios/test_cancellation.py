@@ -106,16 +106,20 @@ async def test_48_complete_is_no_end_of_a_cancelling_run(world: World, open_engi
         "fail": lambda ctx: ctx.fail("could not undo"),
         "timeout": lambda ctx: ctx.timeout(DEADLINE, "took too long"),
     }
-    asked: list[Callable[[WorkflowContext], RuntimeCommand]] = []
-    async with open_engine(world, with_clean_up(lambda ctx: asked[-1](ctx))) as engine:
+    asked: list[str] = []
+
+    def as_asked(ctx: WorkflowContext) -> RuntimeCommand:
+        return ends[asked[-1]](ctx)
+
+    async with open_engine(world, with_clean_up(as_asked)) as engine:
         for name in ("fail", "timeout"):
-            asked.append(ends["complete"])
+            asked.append("complete")
             await engine.start("flow", run_id=name)
             with pytest.raises(InvalidTransition) as refused:
                 await engine.request_cancellation(name, "stop")
             assert refused.value.rule == "complete_while_cancelling"
             assert (await stored(world.store, name))[-1] == "run_cancellation_requested"
-            asked.append(ends[name])
+            asked.append(name)
             assert (await engine.drive(name)).status == "failed"
         assert (await engine.snapshot("fail")).terminal_outcome == {"type": "failed", "error": "could not undo"}
         assert (await engine.snapshot("timeout")).terminal_outcome == {
@@ -190,7 +194,10 @@ async def test_51_a_delayed_retry_of_the_clean_up(world: World, open_engine: Ope
 
 Ender = Callable[[FlowEngine, str], Awaitable[Any]]
 FORCED: dict[str, tuple[Ender, dict[str, Any]]] = {
-    "run_cancelled": (lambda engine, run_id: engine.force_cancel(run_id, "why"), {"type": "cancelled", "reason": "why"}),
+    "run_cancelled": (
+        lambda engine, run_id: engine.force_cancel(run_id, "why"),
+        {"type": "cancelled", "reason": "why"},
+    ),
     "run_timed_out": (
         lambda engine, run_id: engine.terminate_for_timeout(run_id, DEADLINE, "why"),
         {"type": "timed_out", "deadline": DEADLINE, "reason": "why"},

@@ -16,8 +16,8 @@ from perdure import (
     HookTokenNotFound,
     InvalidTransition,
     RunNotFound,
-    RuntimeCommand,
     RunTerminal,
+    RuntimeCommand,
     WorkflowContext,
 )
 from scenarios.kit import TOKEN, World, one_workflow, stored

@@ -97,7 +97,9 @@ async def test_53_outcomes(
 def normal(outcome: dict[str, Any] | None) -> dict[str, Any]:
     """Fractions of a second may be written with three digits."""
     assert outcome is not None
-    return {key: DEADLINE if key == "deadline" and value[:21] == DEADLINE[:21] else value for key, value in outcome.items()}
+    return {
+        key: DEADLINE if key == "deadline" and value[:21] == DEADLINE[:21] else value for key, value in outcome.items()
+    }
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from perdure import Flow, InvalidTransition, RetryPolicy, RunNotFound, RuntimeCommand, RunTerminal, WorkflowContext
+from perdure import Flow, InvalidTransition, RetryPolicy, RunNotFound, RunTerminal, RuntimeCommand, WorkflowContext
 from scenarios.kit import World, one_workflow, stored
 from scenarios.shells import SHELLS, OpenEngine
 
