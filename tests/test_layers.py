@@ -72,9 +72,11 @@ LAYERS: dict[str, Layer] = {
         banned=_WORLD,
     ),
     "store protocol": Layer(("stores.base",), uses=("leaf", "model", "seam")),
+    # Loads a kernel and knows no store: a store that keeps no index on its medium is given index rows by it.
+    "rebuild": Layer(("rebuild",), uses=("leaf", "seam")),
     "stores": Layer(
         ("stores",),
-        uses=("leaf", "model", "seam", "store protocol", "stores"),
+        uses=("leaf", "model", "seam", "store protocol", "rebuild", "stores"),
         third_party=("psycopg", "psycopg_pool"),
         banned=frozenset({"json"}),
     ),

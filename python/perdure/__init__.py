@@ -175,6 +175,9 @@ if TYPE_CHECKING:
         FlowEventStore as FlowEventStore,
     )
     from perdure.stores import (
+        JsonlEventStore as JsonlEventStore,
+    )
+    from perdure.stores import (
         MemoryEventStore as MemoryEventStore,
     )
     from perdure.stores import (
@@ -226,6 +229,7 @@ __all__ = [
     "InvalidRuntimeBuildId",
     "InvalidTransition",
     "InvalidWorkflow",
+    "JsonlEventStore",
     "LeaseHeld",
     "LeaseLost",
     "MemoryEventStore",
@@ -284,7 +288,10 @@ _HOMES: Final[dict[str, str]] = {
     **dict.fromkeys(("WorkflowSpec",), "perdure.spec"),
     **dict.fromkeys(("StepContext", "StepPlan"), "perdure.step"),
     **dict.fromkeys(
-        ("FlowEventStore", "MemoryEventStore", "RunFilter", "RunSummary", "SqliteEventStore", "Wakeup", "open_store"),
+        (
+            *("FlowEventStore", "JsonlEventStore", "MemoryEventStore", "RunFilter", "RunSummary", "SqliteEventStore"),
+            *("Wakeup", "open_store"),
+        ),
         "perdure.stores",
     ),
     **dict.fromkeys(("CancellationRequest", "ChildOperationReference", "WorkflowProgress"), "perdure.values"),

@@ -17,6 +17,7 @@ from perdure.stores.base import (
     RunSummary,
     Wakeup,
 )
+from perdure.stores.jsonl import JsonlEventStore
 from perdure.stores.memory import MemoryEventStore
 from perdure.stores.sqlite import SqliteEventStore
 
@@ -26,6 +27,7 @@ __all__ = [
     "Claimed",
     "Committed",
     "FlowEventStore",
+    "JsonlEventStore",
     "Lease",
     "LeaseState",
     "MemoryEventStore",
@@ -40,12 +42,16 @@ __all__ = [
 
 
 def open_store(address: str) -> FlowEventStore:
-    """The store at an address: `memory:`, or a SQLite path or URL such as `app.db` or `sqlite:///app.db`.
+    """The store at an address: `memory:`, a folder of JSONL files such as `jsonl:runs` or `jsonl:///var/runs`, or a SQLite
+    path or URL such as `app.db` or `sqlite:///app.db`.
 
     Raises `StoreError` for a scheme this release has no store for, and what opening the store raises."""
     scheme, colon, _ = address.partition(":")
     if address in ("memory:", "memory://"):
         return MemoryEventStore()
+    if scheme == "jsonl" and colon:
+        return JsonlEventStore(address)
     if colon and scheme.isalnum() and len(scheme) > 1 and scheme != "sqlite":
-        raise StoreError(f"no store for {scheme!r} addresses; use 'memory:', a file path or 'sqlite:///path'")
+        known = "'memory:', 'jsonl:folder', a file path or 'sqlite:///path'"
+        raise StoreError(f"no store for {scheme!r} addresses; use {known}")
     return SqliteEventStore(address)

@@ -34,6 +34,8 @@ class StoreSuite:
     kernel: ClassVar[KernelName] = "rust"
     random_traces: ClassVar[int] = 8
     """How many random traces the index, and the leases, are compared on."""
+    run_ids: ClassVar[tuple[str, ...]] = ("A", "a", "b-2", "b", "c_")
+    """The runs of random traces. A store that lets ids that differ in case exclude each other is given others."""
 
     @cached_property
     def clock(self) -> StoreClock:

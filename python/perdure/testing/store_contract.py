@@ -334,7 +334,7 @@ class StoreContract(LeaseContract):
 
     @on_a_store
     async def test_runs_are_listed_in_pages_by_id_bytes(self, store: FlowEventStore) -> None:
-        run_ids = ["B", "_", "a", "a-1", "b", "c"]
+        run_ids = ["B", "_", "a", "a-1", "b-2", "c"]
         for run_id in reversed(run_ids):
             await self.story(run_id).write(store, created())
         assert await store.run_ids() == run_ids
@@ -437,7 +437,7 @@ class StoreContract(LeaseContract):
 
     async def _random_trace(self, store: FlowEventStore, random: Random) -> None:
         """Commits random legal batches and foretells every answer."""
-        stories = {run_id: self.story(run_id) for run_id in ("A", "a", "b-2", "b", "c_")}
+        stories = {run_id: self.story(run_id) for run_id in self.run_ids}
         tokens = [f"canary-{number}" for number in range(6)]
         for _ in range(50):
             chosen = random.sample(sorted(stories), random.randint(1, 3))

@@ -1,0 +1,151 @@
+"""A folder of JSONL logs: its owner, its files, and what makes them durable (spec 7.3, R12, R43, R51)."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final, Literal
+
+from perdure.errors import StoreError, StoreUnavailable
+
+__all__ = ["JsonlFolder", "Suffix", "is_safe"]
+
+Suffix = Literal[".jsonl", ".hold.json", ".tombstone.json", ".torn"]
+_LOCK: Final = "perdure.lock"
+_SYNCS: Final = 8
+_SAFE: Final = re.compile("[A-Za-z0-9_-]+")
+_sync_data: Final = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync
+
+
+def is_safe(run_id: str) -> bool:
+    """Whether the id may become a file name (spec 4.1)."""
+    return _SAFE.fullmatch(run_id) is not None
+
+
+class JsonlFolder:
+    """A folder that this object owns from `open` to `close`. All run ids given must be safe."""
+
+    def __init__(self, address: str | os.PathLike[str]) -> None:
+        path = os.fspath(address)
+        for prefix in ("jsonl://", "jsonl:"):
+            if path.startswith(prefix):
+                path = path.removeprefix(prefix)
+                break
+        if not path:
+            raise ValueError("the address of a JSONL store is empty; give a folder")
+        self.path = Path(path)
+        self._owned: int | None = None
+        self._syncing = ThreadPoolExecutor(_SYNCS, "perdure-jsonl-sync")
+
+    def __str__(self) -> str:
+        return f"JSONL folder {self.path}"
+
+    def open(self) -> None:
+        """Makes the folder where it is missing and becomes its owner.
+
+        Raises `StoreUnavailable` naming the process that owns it, and `StoreError` if it cannot be used at all."""
+        try:
+            self._make()
+            descriptor = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+        except OSError as error:
+            raise StoreError(f"{self} cannot be opened ({error.strerror}); choose another folder") from None
+        try:
+            self._own(descriptor)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        self._owned = descriptor
+
+    def _make(self) -> None:
+        if not self.path.is_dir():
+            self.path.mkdir(parents=True, exist_ok=True)
+            _sync_folder(self.path.parent)
+
+    def _own(self, descriptor: int) -> None:
+        """Takes the lock, which ends with the process that holds it, so that no dead owner is in the way."""
+        import fcntl  # here, because Windows has none and its users have the other stores
+
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = os.read(descriptor, 32).decode("ascii", "replace").strip()
+            raise StoreUnavailable(
+                f"{self} is in use by process {owner or 'unknown'}; a JSONL store has one owner at a time. "
+                "End that process or close its store, or use an SQLite store for several processes"
+            ) from None
+        except OSError as error:
+            raise StoreError(f"{self} cannot be locked ({error.strerror}); put it on a local file system") from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+
+    def close(self) -> None:
+        """Gives the folder up. Idempotent."""
+        self._syncing.shutdown(wait=True)
+        if self._owned is not None:
+            os.close(self._owned)
+            self._owned = None
+
+    # files ---------------------------------------------------------------------------------------------------
+
+    def file(self, run_id: str, suffix: Suffix) -> Path:
+        """The file of a run."""
+        return self.path / f"{run_id}{suffix}"
+
+    def runs_with(self, suffix: Suffix) -> list[str]:
+        """The runs that have such a file, by id; files with other names are nobody's."""
+        found = (file.name.removesuffix(suffix) for file in self.path.iterdir() if file.name.endswith(suffix))
+        return sorted(filter(is_safe, found))
+
+    def replace(self, run_id: str, suffix: Suffix, data: bytes) -> None:
+        """Makes `data` the whole of a file, durably and in one step. Raises `OSError`."""
+        target = self.file(run_id, suffix)
+        draft = target.with_name(f"{target.name}.new")
+        with draft.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(target)
+        self.sync()
+
+    def remove(self, run_ids: Iterable[str], *suffixes: Suffix) -> None:
+        """Deletes files durably; those that are missing count as deleted. Raises `OSError`."""
+        found = [
+            file for run_id in run_ids for file in (self.file(run_id, suffix) for suffix in suffixes) if file.exists()
+        ]
+        for file in found:
+            file.unlink()
+        if found:
+            self.sync()
+
+    def keep_torn(self, run_id: str, tail: bytes) -> Path:
+        """Puts aside what is about to be cut off a log. Raises `OSError`."""
+        file = self.file(run_id, ".torn")
+        with file.open("ab") as aside:
+            aside.write(tail)
+            aside.flush()
+            os.fsync(aside.fileno())
+        self.sync()
+        return file
+
+    def sync(self) -> None:
+        """Makes the names of new files durable, and that deleted ones are gone. Raises `OSError`."""
+        _sync_folder(self.path)
+
+    def sync_files(self, descriptors: list[int]) -> None:
+        """Makes what was written to files durable, all at once, so that the file system can do it in one go. Raises
+        `OSError`."""
+        if len(descriptors) == 1:
+            _sync_data(descriptors[0])
+        else:
+            list(self._syncing.map(_sync_data, descriptors))
+
+
+def _sync_folder(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

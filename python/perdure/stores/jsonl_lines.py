@@ -1,0 +1,91 @@
+"""What the bytes of a JSONL log mean: which of them count, and how a batch is marked so that it counts as a whole or not at
+all (spec 7.3, R12)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+__all__ = ["Scanned", "events", "line_number", "marked", "scan"]
+
+_MARK: Final = b" {"
+_BLANKS: Final = b" \t\r\n"
+
+
+class Scanned(NamedTuple):
+    """What a log holds. `end`: how many bytes count; what follows is a torn tail. `terminated`: whether they end with a
+    newline. `damaged`: number, from 1, of a line that no torn write explains, though no reader could tell it from one."""
+
+    end: int
+    terminated: bool
+    damaged: int | None = None
+
+
+def marked(lines: bytes) -> bytes:
+    """A batch as it is written: every line but the last begins with one space, so that an unfinished batch is seen."""
+    inner, newline, last = lines[:-1].rpartition(b"\n")
+    if not newline:
+        return lines
+    return b" " + inner.replace(b"\n", b"\n ") + b"\n" + last + b"\n"
+
+
+def events(data: bytes) -> bytes:
+    """The events in `data`, the bytes of a log that count: one to a line, without marks and blank lines."""
+    if data and not data.endswith(b"\n"):
+        data += b"\n"
+    if data.startswith(b"{") + data.count(b"\n{") == data.count(b"\n"):
+        return data
+    lines = (line for line in data.split(b"\n") if line.strip(_BLANKS))
+    return b"".join(line[line.startswith(_MARK) :] + b"\n" for line in lines)
+
+
+def line_number(data: bytes, event: int) -> int:
+    """The number, from 1, of the line that holds the event numbered `event` from 0."""
+    filled = [number for number, line in enumerate(data.split(b"\n"), 1) if line.strip(_BLANKS)]
+    return filled[event]
+
+
+def scan(data: bytes, is_json: Callable[[bytes], bool]) -> Scanned:
+    """Judges the tail of a whole log. What lies before the tail is the kernel's to judge."""
+    last_start = data.rfind(b"\n") + 1
+    last = data[last_start:]
+    zeros = _zeros(data, last_start)
+    if zeros is not None:
+        return _unfinished(data, zeros, is_json)
+    if last.strip(_BLANKS) and not last.startswith(_MARK):
+        if is_json(last):
+            return Scanned(len(data), False)
+        if not last.endswith(b"\0") and is_json(last[:-1]):
+            # A torn write leaves less than a line. This line is whole, and something else stands where its end was.
+            return Scanned(len(data), False, data.count(b"\n") + 1)
+    return _unfinished(data, last_start, is_json)
+
+
+def _zeros(data: bytes, last_start: int) -> int | None:
+    """Start of the first line with a zero byte, which JSON never holds, if that is a block of the last batch which did not
+    reach the disk: then no unmarked line but the file's last follows."""
+    zero = data.find(b"\0", 0, last_start)
+    if zero < 0:
+        return None
+    end = data.find(b"\n", zero) + 1
+    following = [line for line in data[end:].split(b"\n") if line.strip(_BLANKS)]
+    if all(line.startswith(_MARK) for line in following[:-1]):
+        return data.rfind(b"\n", 0, zero) + 1
+    return None
+
+
+def _unfinished(data: bytes, end: int, is_json: Callable[[bytes], bool]) -> Scanned:
+    """A log whose whole lines end at `end`, where marked lines of an unfinished batch may stand."""
+    finished, damaged = end, None
+    while end:
+        start = data.rfind(b"\n", 0, end - 1) + 1
+        line = data[start:end]
+        if line.startswith(_MARK):
+            finished = start
+            if not is_json(line):
+                # It has its newline, so it was written whole: perhaps it is two lines, the batch's last among them.
+                damaged = data.count(b"\n", 0, start) + 1
+        elif line.strip(_BLANKS):
+            break
+        end = start
+    return Scanned(finished, True, damaged)

@@ -1,0 +1,319 @@
+"""The one writing thread of a JSONL store: a group of batches, or a change of leases, over files (R12, R47, R48).
+
+Each batch is atomic by its marks. A group is written in rounds, each made durable at once; a batch that rests on another of
+its group goes into a later round, so that no crash leaves it there alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Collection, Sequence
+from contextlib import ExitStack
+from typing import Final, NamedTuple
+
+from perdure.errors import (
+    FlowError,
+    InvalidRunId,
+    LeaseLost,
+    OutcomeUnknown,
+    RunConflict,
+    RunNotFound,
+    StoreError,
+    StoreUnavailable,
+)
+from perdure.kernel import Batch
+from perdure.stores import leases
+from perdure.stores.base import ActiveHook, Append, Claimed, Committed
+from perdure.stores.group import Answer
+from perdure.stores.jsonl_folder import JsonlFolder, is_safe
+from perdure.stores.jsonl_lines import marked
+from perdure.stores.jsonl_state import JsonlState, Log
+from perdure.stores.leases import Columns, RunState, Wanted
+from perdure.stores.rules import refusal
+
+__all__ = ["JsonlWriter"]
+
+_log = logging.getLogger("perdure")
+_ROUND: Final = 256
+"""Batches of a round; each has its file open."""
+
+
+class _Written(NamedTuple):
+    """A batch that is in its file, or partly, and not yet on the disk."""
+
+    run_id: str
+    descriptor: int
+    before: int
+    created: bool
+
+
+class JsonlWriter:
+    """Used by one thread at a time. `clock` is the store's, ns."""
+
+    def __init__(self, folder: JsonlFolder, state: JsonlState, clock: Callable[[], int]) -> None:
+        self._folder = folder
+        self._state = state
+        self._clock = clock
+
+    def write(self, appends: Sequence[Append]) -> list[Answer]:
+        """Commits batches of different runs, in run id order; refusals are among the answers.
+
+        Raises `StoreUnavailable` or `StoreError` with nothing written, or `OutcomeUnknown`."""
+        for append in appends:
+            self._state.check(append.batch.run_id)
+        now = self._clock()
+        answers: dict[str, Answer] = {}
+        waiting: list[Append] = []
+        for append in sorted(appends, key=lambda append: append.batch.run_id):
+            if len(waiting) == _ROUND or self._rests_on(append.batch, waiting):
+                self._write_round(waiting, now, answers)
+                waiting = []
+            refused = self._refusal(append, now)
+            if refused is None:
+                waiting.append(append)
+            else:
+                answers[append.batch.run_id] = refused
+        self._write_round(waiting, now, answers)
+        return [answers[append.batch.run_id] for append in appends]
+
+    # checks --------------------------------------------------------------------------------------------------
+
+    def _rests_on(self, batch: Batch, earlier: Sequence[Append]) -> bool:
+        """Whether one of the batches before changes how this one is judged: it makes the run that this one links to or one
+        with the same id in another case, or takes or frees its token."""
+        taken = {hook.token_hash for hook in batch.insert_hooks}
+        spelling = batch.run_id.lower()
+        if batch.expected_sequence == 0 and any(append.batch.run_id.lower() == spelling for append in earlier):
+            return True
+        if not taken and not batch.links:
+            return False
+        runs = {*batch.links, *(hook.run_id for token in taken for hook in self._state.index.find_hooks(token))}
+        return any(
+            append.batch.run_id in runs or not taken.isdisjoint(hook.token_hash for hook in append.batch.insert_hooks)
+            for append in earlier
+        )
+
+    def _refusal(self, append: Append, now: int) -> FlowError | None:
+        run_id = append.batch.run_id
+        refused = refusal(append, self._state.index.state(run_id), now, self)
+        if refused is not None or append.batch.expected_sequence:
+            return refused
+        if not is_safe(run_id):
+            return InvalidRunId(run_id, "characters" if run_id else "empty")
+        if self._state.spellings.get(run_id.lower(), run_id) != run_id:
+            return RunConflict(run_id, "case")
+        return None
+
+    def pruned(self, run_id: str) -> bool:
+        return run_id in self._state.pruned
+
+    def exists(self, run_id: str) -> bool:
+        return self._state.index.exists(run_id) or run_id in self._state.damaged
+
+    def token_owner(self, token_hash: bytes, besides: str) -> ActiveHook | None:
+        return self._state.index.token_owner(token_hash, besides)
+
+    # a round -------------------------------------------------------------------------------------------------
+
+    def _write_round(self, appends: Sequence[Append], now: int, answers: dict[str, Answer]) -> None:
+        with ExitStack() as files:
+            written: list[_Written] = []
+            try:
+                self._drop_holds(appends, now)
+                for append in appends:
+                    if append.batch.lines:
+                        self._append(append.batch, files, written)
+            except (OSError, StoreError) as error:
+                self._undo(written)
+                raise self._unwritten(error, answers) from None
+            self._make_durable(written)
+        holds: dict[str, str] = {}
+        with self._state.lock:
+            for append in appends:
+                answers[append.batch.run_id] = self._apply(append, now, holds)
+        for run_id, hold in holds.items():
+            self._keep_hold(run_id, hold)
+
+    def _append(self, batch: Batch, files: ExitStack, written: list[_Written]) -> None:
+        run_id = batch.run_id
+        log = self._state.logs.get(run_id)
+        descriptor = self._open(run_id, log is None)
+        files.callback(os.close, descriptor)
+        data = marked(batch.lines)
+        if log is None:
+            written.append(_Written(run_id, descriptor, 0, True))
+            _write_all(descriptor, data, 0)
+            return
+        self._repair(run_id, descriptor, log)
+        written.append(_Written(run_id, descriptor, log.end, False))
+        _write_all(descriptor, data if log.terminated else b"\n" + data, log.end)
+
+    def _open(self, run_id: str, new: bool) -> int:
+        file = self._folder.file(run_id, ".jsonl")
+        try:
+            return os.open(file, os.O_RDWR | (os.O_CREAT | os.O_EXCL if new else 0), 0o666)
+        except FileExistsError:
+            raise StoreError(f"{file} came to be beside this store; open the store again to read it") from None
+
+    def _repair(self, run_id: str, descriptor: int, log: Log) -> None:
+        """Cuts a torn tail off before anything is appended, and keeps what is cut (R12)."""
+        size = os.fstat(descriptor).st_size
+        if log.torn:
+            aside = self._folder.keep_torn(run_id, os.pread(descriptor, size - log.end, log.end))
+            _log.warning("run %s: cut a torn tail of %d bytes off its log; kept in %s", run_id, size - log.end, aside)
+            os.ftruncate(descriptor, log.end)
+            log.torn = False
+        elif size != log.end:
+            file = self._folder.file(run_id, ".jsonl")
+            raise StoreError(
+                f"{file} has {size} bytes where this store left {log.end}: another program wrote to it. "
+                "End that program and open the store again"
+            )
+
+    def _make_durable(self, written: list[_Written]) -> None:
+        try:
+            self._folder.sync_files([file.descriptor for file in written])
+            if any(file.created for file in written):
+                self._folder.sync()
+        except OSError as error:
+            raise self._unknown(error) from None
+
+    def _undo(self, written: list[_Written]) -> None:
+        try:
+            for file in written:
+                os.ftruncate(file.descriptor, file.before)
+                if file.created:
+                    self._folder.file(file.run_id, ".jsonl").unlink()
+            self._folder.sync_files([file.descriptor for file in written])
+            if any(file.created for file in written):
+                self._folder.sync()
+        except OSError as error:
+            raise self._unknown(error) from None
+
+    def _unwritten(self, error: OSError | StoreError, answers: dict[str, Answer]) -> StoreError:
+        detail = (
+            error.detail if isinstance(error, StoreError) else f"{self._folder} cannot be written ({error.strerror})"
+        )
+        if any(isinstance(answer, Committed) for answer in answers.values()):
+            return OutcomeUnknown(f"{detail}; a part of the group of commits was written before")
+        if isinstance(error, StoreError):
+            return error
+        return StoreUnavailable(f"{detail}; nothing was written. Make room, or see who may write there")
+
+    def _unknown(self, error: OSError) -> OutcomeUnknown:
+        return self._state.poison(
+            f"{self._folder} met an input/output error ({error.strerror}) while committing, so what is on disk is unknown; "
+            "this store object takes no more calls. Check the disk, then open the folder again"
+        )
+
+    def _apply(self, append: Append, now: int, holds: dict[str, str]) -> Committed:
+        batch, index, logs = append.batch, self._state.index, self._state.logs
+        row = index.leases[batch.run_id]
+        if batch.lines:
+            log = logs.setdefault(batch.run_id, Log())
+            log.end += len(marked(batch.lines)) + (not log.terminated)
+            log.terminated = True
+            self._state.spellings[batch.run_id.lower()] = batch.run_id
+            index.apply(batch)
+        columns, epoch = leases.committed(row, append, now, lambda: index.earliest(batch.run_id))
+        index.leases[batch.run_id] = columns
+        if columns.hold is not None and columns.hold != row.hold:
+            holds[batch.run_id] = columns.hold
+        self._state.changes += 1
+        return Committed(batch.last_sequence, now, epoch)
+
+    # holds (R43) ---------------------------------------------------------------------------------------------
+
+    def _drop_holds(self, appends: Sequence[Append], now: int) -> None:
+        """Deletes the files of holds that the appends end. First: a crash in between may lose a hold, which the next drive
+        sets again, but never leaves one that was ended."""
+        rows = [(append, self._state.index.leases[append.batch.run_id]) for append in appends]
+        ended = [
+            append.batch.run_id
+            for append, row in rows
+            if row.hold is not None and leases.committed(row, append, now, lambda: None)[0].hold is None
+        ]
+        self._folder.remove(ended, ".hold.json")
+
+    def _keep_hold(self, run_id: str, hold: str) -> None:
+        try:
+            self._folder.replace(run_id, ".hold.json", hold.encode() + b"\n")
+        except OSError as error:
+            # What it rides on is durable. In this process the run is held; the next one will find out again.
+            _log.warning("run %s is held, but %s cannot be written (%s)", run_id, self._folder, error.strerror)
+
+    # between groups ------------------------------------------------------------------------------------------
+
+    def claim(self, owner: str, k: int, wanted: Wanted, ttl_ns: int) -> list[Claimed]:
+        """As `FlowEventStore.claim`."""
+        with self._state.lock:
+            return self._counted(self._state.index.claim(owner, k, wanted, ttl_ns, self._clock()))
+
+    def claim_held(self, owner: str, k: int, build: str, wanted: Wanted, ttl_ns: int) -> list[Claimed]:
+        """As `FlowEventStore.claim_held`."""
+        with self._state.lock:
+            return self._counted(self._state.index.claim_held(owner, k, build, wanted, ttl_ns, self._clock()))
+
+    def _counted(self, runs: list[Claimed]) -> list[Claimed]:
+        self._state.changes += len(runs)
+        return runs
+
+    def renew(self, owner: str, pairs: Collection[tuple[str, int]], ttl_ns: int) -> list[tuple[str, int] | LeaseLost]:
+        """As `FlowEventStore.renew`."""
+        now = self._clock()
+        return [self._renewed(run_id, owner, epoch, ttl_ns, now) for run_id, epoch in pairs]
+
+    def _renewed(self, run_id: str, owner: str, epoch: int, ttl_ns: int, now: int) -> tuple[str, int] | LeaseLost:
+        state = self._state.index.state(run_id)
+        row = leases.renewed(state.lease, owner, epoch, ttl_ns, now)
+        if row is None:
+            return LeaseLost(run_id)
+        self._set(run_id, row)
+        return run_id, state.last_sequence
+
+    def void(self, owner: str) -> int:
+        """As `FlowEventStore.void`."""
+        run_ids = self._state.index.leases.owned_by(owner)
+        for run_id in run_ids:
+            self._set(run_id, leases.voided(self._state.index.leases[run_id]))
+        return len(run_ids)
+
+    def set_hold(self, run_id: str, hold: str, expected_sequence: int) -> bool:
+        """As `FlowEventStore.set_hold`."""
+        row = leases.held(self._known(run_id), hold, expected_sequence, self._clock())
+        if row is not None:
+            self._set(run_id, row)
+            self._keep_hold(run_id, hold)
+        return row is not None
+
+    def release_hold(self, run_id: str) -> bool:
+        """As `FlowEventStore.release_hold`. Raises `StoreUnavailable` with the run still held."""
+        row = leases.hold_released(self._known(run_id).lease)
+        if row is not None:
+            try:
+                self._folder.remove([run_id], ".hold.json")
+            except OSError as error:
+                raise StoreUnavailable(
+                    f"{self._folder} cannot be written ({error.strerror}); the run is held"
+                ) from None
+            self._set(run_id, row)
+        return row is not None
+
+    def _known(self, run_id: str) -> RunState:
+        self._state.check(run_id)
+        if not self._state.index.exists(run_id):
+            raise RunNotFound(run_id)
+        return self._state.index.state(run_id)
+
+    def _set(self, run_id: str, row: Columns) -> None:
+        with self._state.lock:
+            self._state.index.leases[run_id] = row
+            self._state.changes += 1
+
+
+def _write_all(descriptor: int, data: bytes, offset: int) -> None:
+    left = memoryview(data)
+    while left:
+        done = os.pwrite(descriptor, left, offset)
+        left, offset = left[done:], offset + done
