@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
@@ -73,6 +74,43 @@ async def test_46_open_work_is_cancelled_and_clean_up_runs(world: World, open_en
         assert await engine.list_active_hooks() == []
     assert calls == ["late 1", "undo 1"]
     assert (await stored(world.store, "r"))[-5:] == [
+        "run_cancellation_requested",
+        "step_created undo",
+        "step_started undo 1",
+        "step_completed undo",
+        "run_cancelled",
+    ]
+
+
+async def test_46_a_running_step_is_told(world: World, open_engine: OpenEngine) -> None:
+    """R21: the token of a running thread step is set at once, clean-up does not wait for it, and its result is dropped."""
+    entered, told = threading.Event(), threading.Event()
+    flow = Flow()
+
+    @flow.step
+    def slow(context: StepContext) -> str:
+        entered.set()
+        while not context.cancelled.is_set() and not told.wait(0.001):
+            pass
+        told.set()
+        return "too late"
+
+    @flow.step
+    async def work() -> str:
+        return "undone"
+
+    @flow.workflow("flow", version="1")
+    def workflow(ctx: WorkflowContext) -> RuntimeCommand:
+        return undo(ctx) if ctx.cancellation_request() else ctx.schedule_step("a", slow)
+
+    async with open_engine(world, flow) as engine:
+        driving = asyncio.ensure_future(engine.run("flow", run_id="r"))
+        assert await asyncio.to_thread(entered.wait, 20)
+        snapshot = await engine.request_cancellation("r", "stop")
+        assert await asyncio.to_thread(told.wait, 20)
+        assert (await driving).terminal_outcome == snapshot.terminal_outcome == {"type": "cancelled", "reason": "stop"}
+        assert snapshot.steps["a"].status == "cancelled"
+    assert (await stored(world.store, "r"))[4:] == [
         "run_cancellation_requested",
         "step_created undo",
         "step_started undo 1",

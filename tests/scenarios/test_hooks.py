@@ -189,6 +189,29 @@ async def test_44_racing_resumes_with_two_payloads(world: World, open_engine: Op
     assert (await stored(world.store, "r")).count("hook_received h") == 1
 
 
+async def test_43_and_44_over_two_engines(world: World, open_engine: OpenEngine) -> None:
+    """The same races where each call has an engine, and so a lease, of its own."""
+    payloads: list[tuple[object, object]] = [({"n": 1}, {"n": 1}), ("yes", "no")]
+    for number, pair in enumerate(payloads):
+        run_id = f"r{number}"
+
+        def ask(ctx: WorkflowContext) -> RuntimeCommand:
+            if ctx.hook_received("h"):
+                return ctx.complete(ctx.hook_payload("h"))
+            return ctx.create_hook("h", f"{TOKEN}-{ctx.run_id}")
+
+        flow = one_workflow(ask)
+        async with open_engine(world, flow) as first, open_engine(world, flow) as second:
+            await first.start("flow", run_id=run_id)
+            calls = [engine.resume_hook(run_id, "h", one) for engine, one in zip((first, second), pair, strict=True)]
+            answers = await asyncio.gather(*calls, return_exceptions=True)
+            conflicts = [answer for answer in answers if isinstance(answer, HookConflict)]
+            assert len(conflicts) == number
+            won = pair[1] if answers[0] in conflicts else pair[0]
+            assert (await second.drive(run_id)).output == won
+        assert (await stored(world.store, run_id)).count("hook_received h") == 1
+
+
 async def test_45_redelivery_after_the_end(world: World, open_engine: OpenEngine) -> None:
     """Received hook, run terminal, equal redelivery → Ok; drift → `HookConflict`."""
     async with open_engine(world, one_workflow(approval)) as engine:
@@ -216,7 +239,7 @@ async def test_45_rows_of_the_hook_calls(world: World, open_engine: OpenEngine) 
         await engine.resume_hook("r", "h", 1)
         before = await world.store.history("r")
         await engine.resume_hook("r", "h", 1)
-        await conflicts(engine.dispose_hook("r", "h"), "received")
+        await refuses(engine.dispose_hook("r", "h"), "received")
         assert await world.store.history("r") == before
         await engine.force_cancel("r")
         for hook_id, call in (("other", engine.resume_hook("r", "other", 1)), ("x", engine.dispose_hook("r", "x"))):
@@ -238,14 +261,14 @@ async def test_45_disposed_and_cancelled(world: World, open_engine: OpenEngine) 
         await engine.dispose_hook("r", "h")
         before = await world.store.history("r")
         assert (await engine.dispose_hook("r", "h")).hooks["h"].status == "disposed"
-        await conflicts(engine.resume_hook("r", "h", 1), "disposed")
+        await refuses(engine.resume_hook("r", "h", 1), "disposed")
         assert await world.store.history("r") == before
         assert (await engine.request_cancellation("r")).status == "cancelling"
-        await conflicts(engine.resume_hook("r", "other", 1), "cancelled")
-        await conflicts(engine.dispose_hook("r", "other"), "cancelled")
+        await refuses(engine.resume_hook("r", "other", 1), "cancelled")
+        await refuses(engine.dispose_hook("r", "other"), "cancelled")
 
 
-async def conflicts(call: object, reason: str) -> None:
+async def refuses(call: object, reason: str) -> None:
     with pytest.raises(HookConflict) as refused:
         await call  # type: ignore[misc]  # a coroutine of either shell
     assert refused.value.reason == reason

@@ -104,6 +104,26 @@ async def test_39_rows_of_resume_wait(world: World, open_engine: OpenEngine) -> 
         assert await world.store.history("r") == ended
 
 
+async def test_39_a_cancelled_wait_of_an_open_run(world: World, open_engine: OpenEngine) -> None:
+    """R24: resuming it appends nothing and drives; the clean-up's own wait is another."""
+
+    def ask(ctx: WorkflowContext) -> RuntimeCommand:
+        if ctx.cancellation_request() is None:
+            return ctx.wait_for("w", HOUR)
+        return ctx.cancel() if ctx.wait_completed("clean-up") else ctx.wait_for("clean-up", HOUR)
+
+    async with open_engine(world, one_workflow(ask)) as engine:
+        await engine.start("flow", run_id="r")
+        assert (await engine.request_cancellation("r")).waits["w"].status == "cancelled"
+        before = await world.store.history("r")
+        for early in (False, True):
+            assert (await engine.resume_wait("r", "w", early=early)).status == "cancelling"
+        assert await world.store.history("r") == before
+        assert await engine.list_due_waits(world.clock.after(hours=1)) == [("r", "clean-up")]
+        assert await engine.resume_due_waits(world.clock.after(hours=1)) == [("r", "clean-up")]
+        assert (await engine.snapshot("r")).status == "cancelled"
+
+
 async def test_39_early_by_request(world: World, open_engine: OpenEngine) -> None:
     """`early=True` fires a timer before its time."""
     async with open_engine(world, one_wait()) as engine:
