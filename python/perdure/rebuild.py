@@ -30,7 +30,6 @@ from perdure.kernel import (
 __all__ = ["IndexRebuilder", "Unreadable"]
 
 _THREADS: Final = 4
-_NOTHING: Final = b""
 
 
 class Unreadable(NamedTuple):
@@ -116,7 +115,7 @@ class IndexRebuilder:
             _Hook(hook.hook_id, hook.token, hook.created_sequence) for hook in run.active_hooks()
         ]
         # A batch without events says how the run stands, in the very row that its next batch would bring.
-        return _WholeRun(run.stage((), run.updated_at).append(_NOTHING).row, run_id, wakeups, hooks)
+        return _WholeRun(run.stage((), run.updated_at).append(b"").row, run_id, wakeups, hooks)
 
     def _refused(self, run_id: str, lines: bytes, error: FlowError) -> Unreadable:
         """Which line it was: the errors of projection rules name an event, and a damaged line may name any."""

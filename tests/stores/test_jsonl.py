@@ -26,8 +26,9 @@ from perdure.errors import (
     StoreUnavailable,
 )
 from perdure.kernel import DEFAULT_MAX_EVENT_BYTES, Batch, load
-from perdure.stores import JsonlEventStore, open_store
+from perdure.stores import JsonlEventStore, jsonl_folder, open_store
 from perdure.stores.base import ActiveHook, Append, Claimed, Committed, FlowEventStore, Lease, RunFilter
+from perdure.stores.jsonl_folder import JsonlFolder
 from perdure.testing._store_suite import told
 from perdure.testing._stories import SECOND, START, Story, child, created, hook, hook_done, started, token_hash, wait
 from perdure.testing.store_contract import StoreContract
@@ -163,6 +164,26 @@ def test_a_second_process_is_told_who_owns_the_folder_and_a_dead_owner_is_no_hin
         owner.communicate()
     assert (folder / "perdure.lock").read_text() == f"{owner.pid}\n"
     asyncio.run(opened(folder).close())
+
+
+def test_what_a_killed_owner_left_is_made_durable_before_it_is_shown(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fill() -> None:
+        store = opened(folder)
+        for run_id in ("a", "b"):
+            await Story(PURE, run_id).write(store, created())
+        await store.close()
+
+    asyncio.run(fill())
+    synced: list[str] = []
+    monkeypatch.setattr(JsonlFolder, "sync_files", lambda self, descriptors: synced.append(f"{len(descriptors)} logs"))
+    monkeypatch.setattr(JsonlFolder, "sync", lambda self: synced.append("folder"))
+    asyncio.run(opened(folder).close())
+    assert synced == []
+    (folder / "perdure.lock").write_text("4711\n")
+    asyncio.run(opened(folder).close())
+    assert synced == ["2 logs", "folder"]
 
 
 def test_one_process_opens_a_folder_once_at_a_time(folder: Path) -> None:
@@ -439,10 +460,19 @@ def test_a_group_is_made_durable_before_what_rests_on_it_is_written(
             synced.append((len(descriptors), sorted(path.stem for path in folder.glob("*.jsonl"))))
             sync_files(descriptors)
 
+        folders: list[Path] = []
         monkeypatch.setattr(store._folder, "sync_files", sync)
-        batches = [Story(PURE, run_id).batch(created()) for run_id in ("a", "b")]
+        monkeypatch.setattr(jsonl_folder, "_sync_folder", folders.append)
+        stories = [Story(PURE, run_id) for run_id in ("a", "b")]
+        batches = [story.batch(created()) for story in stories]
         await commit(store, Story(PURE, "c").batch(created(), child("one", "a")), *batches)
         assert synced == [(2, ["a", "b"]), (1, ["a", "b", "c"])]
+        assert folders == [folder, folder]
+        for story, batch in zip(stories, batches, strict=True):
+            story.accept(batch)
+        await commit(store, *(story.batch(started()) for story in stories))
+        assert synced[2:] == [(2, ["a", "b", "c"])]
+        assert folders == [folder, folder]  # a file that was there has its name on the disk
         await store.close()
 
     asyncio.run(test())

@@ -74,10 +74,10 @@ class JsonlEventStore:
         try:
             return loaded(self._folder, rebuilder)
         except OSError as error:
-            self._folder.close()
+            self._folder.close(durable=False)
             raise StoreError(f"{self._folder} cannot be read ({error}); see who may read there") from None
         except BaseException:
-            self._folder.close()
+            self._folder.close(durable=False)
             raise
 
     def __repr__(self) -> str:
@@ -227,9 +227,10 @@ class JsonlEventStore:
 
     def _give_up(self) -> None:
         with self._state.lock:
+            durable = self._state.failed is None
             self._state.failed = StoreError(f"{self._folder} is closed; open the store again to use it")
         self._reading.shutdown(wait=True)
-        self._folder.close()
+        self._folder.close(durable=durable)
 
     @contextmanager
     def _index(self, run_id: str | None = None) -> Iterator[MemoryIndex]:

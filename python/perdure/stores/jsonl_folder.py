@@ -15,6 +15,7 @@ __all__ = ["JsonlFolder", "Suffix", "is_safe"]
 
 Suffix = Literal[".jsonl", ".hold.json", ".tombstone.json", ".torn"]
 _LOCK: Final = "perdure.lock"
+_CLOSED: Final = b"closed\n"
 _SYNCS: Final = 8
 _SAFE: Final = re.compile("[A-Za-z0-9_-]+")
 _sync_data: Final = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync
@@ -37,6 +38,8 @@ class JsonlFolder:
         if not path:
             raise ValueError("the address of a JSONL store is empty; give a folder")
         self.path = Path(path)
+        self.was_closed = False
+        """Whether the last owner closed its store, so that what it wrote is on the disk."""
         self._owned: int | None = None
         self._syncing = ThreadPoolExecutor(_SYNCS, "perdure-jsonl-sync")
 
@@ -78,13 +81,15 @@ class JsonlFolder:
             ) from None
         except OSError as error:
             raise StoreError(f"{self} cannot be locked ({error.strerror}); put it on a local file system") from None
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        self.was_closed = os.read(descriptor, 32) == _CLOSED
+        _replace(descriptor, f"{os.getpid()}\n".encode())
 
-    def close(self) -> None:
-        """Gives the folder up. Idempotent."""
+    def close(self, *, durable: bool) -> None:
+        """Gives the folder up; `durable` tells the next owner that all of it is on the disk. Idempotent."""
         self._syncing.shutdown(wait=True)
         if self._owned is not None:
+            if durable:
+                _replace(self._owned, _CLOSED)
             os.close(self._owned)
             self._owned = None
 
@@ -141,6 +146,11 @@ class JsonlFolder:
             _sync_data(descriptors[0])
         else:
             list(self._syncing.map(_sync_data, descriptors))
+
+
+def _replace(descriptor: int, data: bytes) -> None:
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, data, 0)
 
 
 def _sync_folder(path: Path) -> None:

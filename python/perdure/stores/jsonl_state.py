@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from threading import Lock
 from typing import Final
@@ -21,6 +22,7 @@ __all__ = ["JsonlState", "Log", "loaded"]
 _log = logging.getLogger("perdure")
 _READ_BYTES: Final = 16 * 1024 * 1024
 """How much of the logs is in memory at a time while the index is built."""
+_OPEN_FILES: Final = 256
 
 
 class Log:
@@ -73,11 +75,25 @@ def loaded(folder: JsonlFolder, rebuilder: IndexRebuilder) -> JsonlState:
     state.pruned = frozenset(folder.runs_with(".tombstone.json"))
     folder.remove(state.pruned, ".jsonl", ".hold.json", ".torn")  # a prune was cut short
     run_ids = folder.runs_with(".jsonl")
+    if not folder.was_closed:
+        _make_durable(folder, run_ids)
     state.spellings = {run_id.lower(): run_id for run_id in (*state.pruned, *run_ids)}
     for part in _parts(folder, run_ids):
         _load(state, folder, rebuilder, part)
     _load_holds(state, folder)
     return state
+
+
+def _make_durable(folder: JsonlFolder, run_ids: list[str]) -> None:
+    """What a killed owner left may be seen without being on the disk; nothing may be built on it until it is."""
+    for first in range(0, len(run_ids), _OPEN_FILES):
+        with ExitStack() as files:
+            logs = [
+                files.enter_context(folder.file(run_id, ".jsonl").open("rb"))
+                for run_id in run_ids[first:][:_OPEN_FILES]
+            ]
+            folder.sync_files([log.fileno() for log in logs])
+    folder.sync()
 
 
 def _parts(folder: JsonlFolder, run_ids: list[str]) -> Iterator[list[tuple[str, bytes]]]:
