@@ -43,7 +43,7 @@ def _passed(report: Report, use: str) -> int:
 
 
 @pytest.mark.parametrize("file", [OURS, REFERENCE], ids=["ours", "reference"])
-@pytest.mark.parametrize("store", ["memory", "sqlite"])
+@pytest.mark.parametrize("store", ["memory", "jsonl", "sqlite"])
 @pytest.mark.parametrize("name", ["rust", "pure"])
 def test_every_case(name: KernelName, store: StoreName, file: Path) -> None:
     _holds(file, name, store, "staged")

@@ -24,7 +24,7 @@ from perdure.testing._conformance.rows import Row, Unreadable, VectorFile, read
 
 __all__ = ["CommitMode", "Failure", "LeftOut", "Report", "StoreName", "Unreadable", "Use", "main", "run_files"]
 
-StoreName = Literal["memory", "sqlite"]
+StoreName = Literal["memory", "jsonl", "sqlite"]
 CommitMode = Literal["staged", "each"]
 KERNELS: Final[tuple[KernelName, ...]] = get_args(KernelName)
 STORES: Final[tuple[StoreName, ...]] = get_args(StoreName)

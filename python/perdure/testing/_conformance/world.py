@@ -12,20 +12,25 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final, cast
+from typing import Any, Final, Literal, cast
 
+from perdure.blocking import BlockingFlowEngine
 from perdure.builds import RuntimeBuildCompatibility
 from perdure.effects import CommitMode
 from perdure.engine import FlowEngine
 from perdure.errors import EventConflict, FlowError, RunNotFound
 from perdure.kernel import DEFAULT_MAX_EVENT_BYTES, Batch, Kernel, KernelName, load
-from perdure.stores import MemoryEventStore, SqliteEventStore
+from perdure.stores import JsonlEventStore, MemoryEventStore, SqliteEventStore
 from perdure.stores.base import Append, Committed, FlowEventStore
-from perdure.testing._conformance.program import Program
+from perdure.testing._conformance.blocking import AwaitedEngine, CrashingStore
+from perdure.testing._conformance.program import AsyncProgram, PlainProgram
 from perdure.testing._conformance.values import dumps
 from perdure.testing.virtual_time import Phase, VirtualTimeLoop
 
-__all__ = ["BESIDE", "Crashed", "Race", "Setup", "World", "opened"]
+__all__ = ["BESIDE", "Crashed", "Race", "Setup", "Shell", "World", "opened"]
+
+Shell = Literal["asyncio", "blocking", "blocking inline"]
+"""Which engine, and in the blocking one whether steps run in threads or in place."""
 
 BESIDE: Final = ContextVar("BESIDE", default=False)
 """Set in a call of another client, which runs beside the drive that waits, and in all that it calls."""
@@ -35,18 +40,20 @@ _MEMORY_DISK: Final = Path("/dev/shm")
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """Which kernel, which store and which way to commit."""
+    """Which kernel, which store, which way to commit and which shell."""
 
     kernel: KernelName
     store: str
     commit: CommitMode = "staged"
+    shell: Shell = "asyncio"
 
     def load(self) -> Kernel:
         """The kernel."""
         return load(self.kernel)
 
     def __str__(self) -> str:
-        return " ".join([self.kernel, self.store, *([f"commit={self.commit}"] if self.commit != "staged" else [])])
+        commit = [f"commit={self.commit}"] if self.commit != "staged" else []
+        return " ".join([self.kernel, self.store, *commit, *([self.shell] if self.shell != "asyncio" else [])])
 
 
 class Crashed(Exception):
@@ -71,7 +78,11 @@ async def opened(store: str, loop: VirtualTimeLoop) -> AsyncIterator[FlowEventSt
     with TemporaryDirectory(
         prefix="perdure-conformance-", dir=_MEMORY_DISK if _MEMORY_DISK.is_dir() else None
     ) as folder:
-        opened_store = SqliteEventStore(Path(folder) / "runs.db", loop.clock_ns, "NORMAL")
+        opened_store: FlowEventStore
+        if store == "jsonl":
+            opened_store = JsonlEventStore(folder, loop.clock_ns, kernel="pure")  # which has nothing to read here
+        else:
+            opened_store = SqliteEventStore(Path(folder) / "runs.db", loop.clock_ns, "NORMAL")
         try:
             yield opened_store
         finally:
@@ -87,7 +98,7 @@ class World:
         self.kernel: Kernel = setup.load()
         self.inner = store
         self.store = self._client(ordered=False)
-        self.program = Program(loop, row["program"], row["steps"])
+        self.program = self._new_program()
         self.builds: dict[str, Any] | None = row.get("builds")
         self.crash_from: int | None = None
         self.crashed: asyncio.Future[None] = loop.create_future()
@@ -115,25 +126,36 @@ class World:
     def _client(self, *, ordered: bool) -> FlowEventStore:
         return cast("FlowEventStore", ClientStore(self.inner, self, ordered=ordered))
 
+    def _new_program(self) -> AsyncProgram | PlainProgram:
+        rules, outcomes = self.row["program"], self.row["steps"]
+        if self.setup.shell == "asyncio":
+            return AsyncProgram(rules, outcomes, self.loop)
+        return PlainProgram(rules, outcomes, "thread" if self.setup.shell == "blocking" else "inline")
+
     def _new_engine(self, store: FlowEventStore) -> FlowEngine:
+        if self.setup.shell == "asyncio":
+            return FlowEngine(self.program, store, **self._options())
+        crashing = CrashingStore(self.inner, self._crashes)
+        engine = BlockingFlowEngine(self.program, cast("FlowEventStore", crashing), **self._options())
+        return cast("FlowEngine", AwaitedEngine(engine, lambda: self._crash() if crashing.ended else None))
+
+    def _options(self) -> dict[str, Any]:
         row, builds = self.row, self.builds
         admission = builds and RuntimeBuildCompatibility(
             builds["current"], frozenset(builds.get("also", ())), accept_unpinned=bool(builds.get("unpinned"))
         )
-        return FlowEngine(
-            self.program,
-            store,
-            kernel=self.setup.kernel,
-            max_replay_iterations=row.get("limit", 1024),
-            concurrency=row.get("concurrency", 64),
-            max_event_bytes=row.get("max_event_bytes", DEFAULT_MAX_EVENT_BYTES),
-            commit=self.setup.commit,
-            record_tracebacks=False,
-            lease=False,
-            builds=admission or None,
-            clock=self.loop.clock_ns,
-            poll_interval=_NEVER,  # what others append is told to the engine at that very instant
-        )
+        return {
+            "kernel": self.setup.kernel,
+            "max_replay_iterations": row.get("limit", 1024),
+            "concurrency": row.get("concurrency", 64),
+            "max_event_bytes": row.get("max_event_bytes", DEFAULT_MAX_EVENT_BYTES),
+            "commit": self.setup.commit,
+            "record_tracebacks": False,
+            "lease": False,
+            "builds": admission or None,
+            "clock": self.loop.clock_ns,
+            "poll_interval": _NEVER,  # what others append is told to the engine at that very instant
+        }
 
     async def close(self) -> None:
         """Closes the engines."""
@@ -185,11 +207,17 @@ class World:
             view = view.stage([event.encode("utf-8", "surrogatepass")], clock)
         return view.append(self._random.randbytes(16 * len(events)))
 
+    def _crashes(self, batches: Sequence[Batch]) -> bool:
+        return self.crash_from is not None and any(batch.last_sequence >= self.crash_from for batch in batches)
+
+    def _crash(self) -> None:
+        if not self.crashed.done():
+            self.crashed.set_result(None)
+
     async def before_commit(self, batches: Sequence[Batch]) -> None:
         """Lets happen what was ordered for this commit of the engine under test."""
-        if self.crash_from is not None and any(batch.last_sequence >= self.crash_from for batch in batches):
-            if not self.crashed.done():
-                self.crashed.set_result(None)
+        if self._crashes(batches):
+            self._crash()
             await self.loop.create_future()
         for batch in batches:
             if self.races and batch.run_id == self.run_id and batch.last_sequence >= self.races[0].sequence:
