@@ -143,6 +143,8 @@ class FlowEngine(Inspection):
         self._grace = cancel_grace
         self._sessions: OrderedDict[str, Session] = OrderedDict()
         self._closed = False
+        self._calls = 0
+        self._idle = asyncio.Event()
         self._cache_bytes = cache_bytes
         self._observing = ObserverQueue(observer, observer_limit) if observer is not None else None
         leasing = Leasing(
@@ -168,6 +170,7 @@ class FlowEngine(Inspection):
             discarded=_log_discarded,
             committed=self._observe,
             idle=self._keep,
+            closed=lambda: self._closed,
             leasing=leasing,
         )
 
@@ -194,6 +197,9 @@ class FlowEngine(Inspection):
         tasks = [drive.task for drive in drives if drive.task is not None]
         if tasks:
             await asyncio.wait(tasks)
+        while self._calls:
+            self._idle.clear()
+            await self._idle.wait()
         await self._keeper.close()
         if self._observing is not None:
             await self._observing.close()
@@ -436,9 +442,14 @@ class FlowEngine(Inspection):
         done."""
         try:
             run = await (session.load_or_new() if call.starts else session.load())
+            if self._closed:
+                raise EngineClosed
             if call.look is not None:
                 call.look(run)
-            if await self._append(session, run, call):
+            drives = await self._append(session, run, call)
+            if self._closed:
+                raise EngineClosed
+            if drives:
                 return self._join(session, call)
         except (FlowError, asyncio.CancelledError):
             await self._decline(session, call)
@@ -538,11 +549,17 @@ class FlowEngine(Inspection):
         if session is None:
             session = self._sessions[run_id] = Session(run_id, self._shell)
         session.users += 1
+        self._calls += 1
         try:
             async with session.lock:
+                if self._closed:
+                    raise EngineClosed
                 yield session
         finally:
             session.users -= 1
+            self._calls -= 1
+            if not self._calls:
+                self._idle.set()
             self._keep(session)
 
     def _keep(self, session: Session) -> None:

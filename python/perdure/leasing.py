@@ -180,7 +180,7 @@ class LeaseKeeper:
     async def _renew(self) -> None:
         loop = asyncio.get_running_loop()
         half = self.leasing.ttl_seconds / 2
-        due = [s for s in self.sessions() if s.epoch is not None and s.lease_until - loop.time() < half]
+        due = [s for s in self.sessions() if s.epoch is not None and s.claimed_until - loop.time() < half]
         pairs = [(s.run_id, s.epoch) for s in due if s.epoch is not None]
         if not pairs:
             return

@@ -66,6 +66,7 @@ class Shell:
     discarded: Callable[[str, Outcome], None]
     committed: Callable[[Run, Batch], None]
     idle: Callable[[Session], None]
+    closed: Callable[[], bool]
     leasing: Leasing
 
 
@@ -118,6 +119,7 @@ class Session:
         self.size = 0  # bytes of history folded, for the cache
         self.epoch: int | None = None
         self.lease_until = 0.0  # on the loop's clock, counted from before the request that last claimed or renewed
+        self.claimed_until = 0.0  # the same, of the commit that claimed
         self._shell = shell
         self._last_clock = 0
         self._unfinished: tuple[Append, asyncio.Future[Sequence[Committed | FlowError]]] | None = None
@@ -182,7 +184,7 @@ class Session:
                 (answer,) = await self._store_commit(Append(batch, lease))
             except (StoreUnavailable, OutcomeUnknown) as error:
                 unknown = unknown or isinstance(error, OutcomeUnknown)
-                if loop.time() + backoff > give_up:
+                if loop.time() + backoff > give_up or self._shell.closed():
                     raise
                 await asyncio.sleep(backoff)
                 backoff = min(backoff * 2, _LAST_BACKOFF_SECONDS)
@@ -225,7 +227,7 @@ class Session:
 
     def _accepted(self, batch: Batch, epoch: int | None, asked_at: float) -> Accepted:
         if epoch is not None and epoch != self.epoch:
-            self.lease_until = asked_at + self._shell.leasing.ttl_seconds
+            self.lease_until = self.claimed_until = asked_at + self._shell.leasing.ttl_seconds
         self.epoch = epoch
         self.size += len(batch.lines)
         return Accepted(batch, epoch is not None)
@@ -344,6 +346,8 @@ class Session:
             case NextOutcomes(until):
                 return await self._next(active, until)
             case Commit(view):
+                if active.lost is not None:
+                    raise active.lost
                 lease = leasing.for_drive(self.epoch, active.opening, effect, view)
                 if effect.error is not None:
                     lease = await leasing.with_hold(lease, view, effect.error)
@@ -353,7 +357,7 @@ class Session:
                     self._shell.committed(active.drive.run, answer.batch)
                 return answer
             case StartSteps(attempts, renew):
-                await self._check_lease(renew)
+                await self._check_lease(active, renew)
                 active.attempts.launch(attempts)
                 self._raise_fatal(active)
             case Release(keys, ended):
@@ -378,16 +382,20 @@ class Session:
             held = False
         return Standing(held, state.parked_sequence)
 
-    async def _check_lease(self, renew: bool) -> None:
-        """Nothing is launched under a lease that may have expired (R2)."""
+    async def _check_lease(self, active: ActiveDrive, renew: bool) -> None:
+        """Nothing is launched under a lease that was lost or may have expired, however late an answer came (R2)."""
         loop = asyncio.get_running_loop()
-        if self.epoch is not None and (renew or loop.time() >= self.lease_until):
+        leasing = self._shell.leasing
+        while self.epoch is not None and (renew or loop.time() >= self.lease_until):
             asked_at = loop.time()
-            leasing = self._shell.leasing
-            (answer,) = await self._shell.store.renew(leasing.owner, [(self.run_id, self.epoch)], ttl_ns=leasing.ttl_ns)
+            pairs = [(self.run_id, self.epoch)]
+            (answer,) = await self._shell.store.renew(leasing.owner, pairs, ttl_ns=leasing.ttl_ns)
             self.renewed(answer, asked_at)
-            if isinstance(answer, LeaseLost):
-                raise answer
+            renew = False
+        if active.lost is not None:
+            raise active.lost
+        if leasing.enabled and self.epoch is None:
+            raise LeaseLost(self.run_id)
 
     def renewed(self, answer: tuple[str, int] | LeaseLost, asked_at: float) -> None:
         """What a renewal said of this run: the lease goes on, perhaps with events of others, or it was lost."""
