@@ -104,7 +104,7 @@ def nothing_is_launched_without_a_lease(patch: pytest.MonkeyPatch) -> None:
 def a_lease_is_looked_at_before_a_launch(patch: pytest.MonkeyPatch) -> None:
     """R2: the deadline."""
 
-    async def blind(self: Session, renew: bool) -> None:
+    async def blind(self: Session, *_: object) -> None:
         pass
 
     patch.setattr(Session, "_check_lease", blind)

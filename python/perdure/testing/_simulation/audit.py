@@ -152,6 +152,8 @@ class Auditor:
         self._check_row(where, book, after)
         if after.owner is None and before is not None and before.owner == party.owner and not book.run.terminal:
             self._check_let_go(where, party, book)
+        if lease is not None and lease.accepted and lease.hold is None and after.hold is not None:
+            self.fail("R43", f"{where}: a decision was accepted and the run is still held")
         if lease is not None and lease.after == "park" and after.parked_sequence == after.last_sequence:
             self._check_idle(where, party, book)
         check_index(self.medium, book, self.fail)
@@ -226,8 +228,8 @@ class Auditor:
         if row.last_sequence != run.last_sequence:
             self.fail(1, f"{where}: the row says {row.last_sequence}, acknowledged were {run.last_sequence}")
         if run.terminal:
-            if row.claim_at is not None or row.owner is not None:
-                self.fail(6, f"{where}: a terminal run can be claimed or is leased")
+            if row.claim_at is not None or row.owner is not None or row.hold is not None:
+                self.fail(6, f"{where}: a terminal run can be claimed, is leased, or is held")
             return
         if self.is_runnable(book, row, now) and not _due(row, now):
             self.fail(6, f"{where}: runnable, but claim_at is {row.claim_at} at {now}")
@@ -279,6 +281,17 @@ class Auditor:
             for run_id, row in before.items():
                 if row is not None and run_id not in given and self.is_runnable(self.books[run_id], row, now):
                     self.fail(6, f"{party.name} asked for {k} runs and was not given {run_id}, which is runnable")
+        return claimed
+
+    def claim_held(self, party: Party, k: int, build: str, ttl_ns: int) -> list[Claimed]:
+        """Claims held runs through the store: those that no drive of this build has caused to be held (R43)."""
+        before = {run_id: self.medium.lease(run_id) for run_id in self.books}
+        claimed = self.medium.run(self.medium.store.claim_held(party.owner, k, build=build, ttl_ns=ttl_ns))
+        for claim in claimed:
+            row = before[claim.run_id]
+            if row is None or row.live or row.hold is None or build in orjson.loads(row.hold)["builds"]:
+                self.fail(4, f"{party.name} was given the held run {claim.run_id}, which it may not try")
+        party.undriven |= {claim.run_id for claim in claimed}
         return claimed
 
     # -- steps -----------------------------------------------------------------------------------------------------

@@ -59,7 +59,7 @@ def draw_settings(random: Random, *, faults: bool) -> Settings:
         ttl_ms=random.choice((2_000, 6_000, 30_000)),
         limit=random.choice((8, 64, 1024)),
         max_event_bytes=random.choice((4_096, 1_048_576)),
-        accidents=random.choice((0.0, 0.5, 1.0, 3.0)) if faults else 0.0,
+        accidents=random.choice((0.0, 0.5, 1.0, 3.0, 6.0)) if faults else 0.0,
         max_failures=random.choice((2, 4, 20)),
         deaths_show=random.random() < 0.4,
     )
@@ -88,10 +88,16 @@ class Chance:
         self.random = random
         self._factor = settings.accidents
         self._ttl_ms = settings.ttl_ms
+        self._out_until_ns = 0
 
     def calm(self) -> None:
         """From now on nothing goes wrong."""
         self._factor = 0.0
+        self._out_until_ns = 0
+
+    def black_out(self, until_ns: int) -> None:
+        """Nobody reaches the store until then."""
+        self._out_until_ns = until_ns
 
     @property
     def is_calm(self) -> bool:
@@ -108,8 +114,10 @@ class Chance:
             return self.random.randrange(1, 40 * _MS)
         return self.random.randrange(1, self._ttl_ms * _MS * 3 // 2)
 
-    def of_commit(self) -> Fate:
+    def of_commit(self, now_ns: int) -> Fate:
         """The fate of a commit."""
+        if now_ns < self._out_until_ns:
+            return "unavailable"
         drawn = self.random.random() * 100
         for fate, percent in _COMMIT_FATES:
             drawn -= percent * self._factor
@@ -117,8 +125,10 @@ class Chance:
                 return fate
         return "fine"
 
-    def of_request(self) -> Fate:
+    def of_request(self, now_ns: int) -> Fate:
         """The fate of any other request."""
+        if now_ns < self._out_until_ns:
+            return "unavailable"
         drawn = self.random.random() * 100
         if drawn < 0.7 * self._factor:
             return "unavailable"

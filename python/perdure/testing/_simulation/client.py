@@ -86,7 +86,7 @@ class Client:
         """Any request but a commit."""
         self._count()
         await self._travel()
-        fate = self._chance.of_request()
+        fate = self._chance.of_request(self._loop.clock_ns())
         if fate == "crash_before":
             await self._die()
         if fate == "unavailable":
@@ -109,7 +109,7 @@ class Client:
         await self._travel()
         if self._host.closed:
             self._auditor.fail("a call", f"{self._host.party.name} commits after it was closed")
-        fate = self._chance.of_commit()
+        fate = self._chance.of_commit(self._loop.clock_ns())
         name = ", ".join(_named(append) for append in appends)
         run_ids = [append.batch.run_id for append in appends]
         match fate:
@@ -182,8 +182,7 @@ class Client:
         builds: Collection[str | None] | None = None,
         ttl_ns: int,
     ) -> list[Claimed]:
-        store = self._medium.store
-        return await self._read("claim_held", store.claim_held(owner, k, build=build, ttl_ns=ttl_ns))
+        return await self._ask("claim_held", lambda: self._auditor.claim_held(self._host.party, k, build, ttl_ns))
 
     async def next_claim(
         self,

@@ -28,6 +28,8 @@ class Behaviour:
     ms: int
     how: How
     later_ms: int = 0
+    lingers_ms: int = 0
+    """How long it goes on when it is cancelled."""
 
     def end(self, step_id: str, attempt: int) -> Any:
         """The value, or the exception the step raises."""
@@ -50,7 +52,7 @@ def behaviour(seed: int, run_id: str, step_id: str, attempt: int) -> Behaviour:
     random = Random(f"{seed}/{run_id}/{step_id}/{attempt}")
     ms = random.choice((0, 0, 1, random.randrange(300), random.randrange(300), random.randrange(4_000), 25_000))
     how = random.choices(_HOW, (60, 28, 3, 5, 2, 2))[0]
-    return Behaviour(ms, how, random.choice((-5, 0, 1, 700, 20_000)))
+    return Behaviour(ms, how, random.choice((-5, 0, 1, 700, 20_000)), random.choice((0, 0, 0, 300, 9_000)))
 
 
 @dataclass(slots=True)

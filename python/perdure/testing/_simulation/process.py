@@ -77,7 +77,11 @@ class Code:
         self._launch(key, lambda: task.cancelling() > 0 or invocation.context.cancelled.is_set())
         try:
             does = behaviour(self._world.seed, *key)
-            await asyncio.sleep(does.ms / 1000)
+            try:
+                await asyncio.sleep(does.ms / 1000)
+            except asyncio.CancelledError:
+                await asyncio.sleep(does.lingers_ms / 1000)
+                raise
             ended = True
             return does.end(invocation.step_id, invocation.attempt)
         finally:
@@ -121,6 +125,7 @@ class Process:
         self.lane: Lane = world.loop.new_lane(name)
         self.closing = False
         self.closed = False
+        self.calls: list[asyncio.Task[None]] = []
         self._idle = world.random.choice(_IDLE_S)
         self.party = Party(
             name, "", settings.lease, settings.concurrency, lambda: self.lane.dead or self.closed, self._answer
@@ -128,7 +133,7 @@ class Process:
         self.engine = self._make_engine()
         self.party.owner = self.engine.owner
         world.auditor.parties.append(self.party)
-        self._worker = self.spawn(self._work()) if settings.works else None
+        self._worker = self.spawn(self._work) if settings.works else None
 
     @property
     def alive(self) -> bool:
@@ -166,13 +171,13 @@ class Process:
             random=Random(f"{world.seed}/{self.name}"),
         )
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def spawn(self, work: Callable[..., Coroutine[Any, Any, None]], *given: object) -> asyncio.Task[None]:
         """A task of this process; what it raises, and nobody expects, is a finding."""
-        return self.world.loop.spawn(self.lane, self._guarded(work))
+        return self.world.loop.spawn(self.lane, self._guarded(work, *given))
 
-    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _guarded(self, work: Callable[..., Coroutine[Any, Any, None]], *given: object) -> None:
         try:
-            await work
+            await work(*given)
         except FlowError as error:
             self.note(f"unexpected {error.code}")
             self.world.auditor.fail("a call", f"{self.name}: {type(error).__name__}: {error}")
@@ -220,7 +225,7 @@ class Process:
                 await asyncio.sleep(0.5)
                 continue
             for claim in claimed:
-                self.spawn(self._drive(claim))
+                self.spawn(self._drive, claim)
             if not claimed:
                 now = client.clock()
                 pause = self._idle if first is None else min(self._idle, max(0.05, (first * 1_000 - now) / _NS))

@@ -69,7 +69,6 @@ class Simulation:
         self._made = 0
         self._restarts = 0
         self._calm = False
-        self.calls: list[asyncio.Task[None]] = []
         drawer = Random(f"{seed}/plans")
         self.plans = {
             run_id: draw_plan(f"plan-of-{run_id}", drawer, _START, (run_id, *(r for r in self.run_ids if r != run_id)))
@@ -140,12 +139,18 @@ class Simulation:
         alive = self._alive
         if alive and drawn < 6 * factor:
             self._pause(self.random.choice(alive))
-        elif alive and drawn < 9 * factor:
+        elif alive and drawn < 8 * factor:
             process = self.random.choice(alive)
             process.note("is killed")
             process.crash()
-        elif alive and drawn < 11 * factor:
+        elif alive and drawn < 9.5 * factor:
             await self._replace(self.random.choice(alive))
+        elif drawn < 10.5 * factor:
+            seconds = self.random.choice((1.0, 8.0, 90.0)) * self.random.random()
+            self._note("director", f"nobody reaches the store for {seconds:.3f} s")
+            self.world.chance.black_out(self.loop.clock_ns() + int(seconds * 1e9))
+        elif drawn < 12 * factor:
+            self._hang_up()
         else:
             run_id = self._busiest() or self.random.choice(self.run_ids)
             book = self.auditor.books.get(run_id)
@@ -164,9 +169,19 @@ class Simulation:
 
     async def _replace(self, process: Process) -> None:
         process.closing = True
-        task = process.spawn(process.close())
+        task = process.spawn(process.close)
         context = self.loop.main.context.copy()
         task.add_done_callback(lambda _: self._restart(process), context=context)
+
+    def _hang_up(self) -> None:
+        """A caller does not wait any longer; what its call began goes on only if somebody else waits for it (R22)."""
+        waiting = [(process, task) for process in self._alive for task in process.calls if not task.done()]
+        if waiting:
+            process, task = self.random.choice(waiting)
+            process.note("a caller hangs up")
+            for run_id in self.run_ids:
+                process.party.excuse(run_id)
+            task.cancel()
 
     # -- calls -----------------------------------------------------------------------------------------------------
 
@@ -174,7 +189,7 @@ class Simulation:
         alive = self._alive
         if alive:
             process = self.random.choice(alive)
-            self.calls.append(process.spawn(self._make(process, call)))
+            process.calls.append(process.spawn(self._make, process, call))
 
     async def _make(self, process: Process, call: Call) -> None:
         book = self.auditor.book(call.run_id)
@@ -234,7 +249,7 @@ class Simulation:
             self._complain()
         for process in self._alive:
             process.closing = True
-            task = process.spawn(process.close())
+            task = process.spawn(process.close)
             await asyncio.wait([task])
         self._check_end()
 
@@ -242,7 +257,7 @@ class Simulation:
         return [self.auditor.book(run_id) for run_id in self.run_ids]
 
     def _at_rest(self) -> bool:
-        if not all(task.done() for process in self._alive for task in process.lane.tasks if task in self.calls):
+        if not all(task.done() for process in self._alive for task in process.calls):
             return False
         for book in self._books():
             row = self.auditor.medium.lease(book.run_id)
