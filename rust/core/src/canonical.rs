@@ -7,7 +7,7 @@
 use crate::event;
 use crate::json::{Cursor, MAX_DEPTH, write_name, write_string};
 use crate::line::Envelope;
-use crate::time::Minute;
+use crate::time::{Minute, Ns};
 
 /// Reads the lines of one run.
 #[derive(Debug)]
@@ -27,10 +27,18 @@ impl Reader {
         Self { prefix, minute: Minute::default() }
     }
 
-    /// Reads a line if it is spelt as we spell it.
+    /// Reads a line if it is spelt as we spell it, and hands it to `take`.
     #[inline]
-    pub fn read<'a>(&mut self, line: &'a str) -> Option<Envelope<'a>> {
+    pub fn read<'a, T>(&mut self, line: &'a str, take: impl FnOnce(Envelope<'_, 'a>) -> T) -> Option<T> {
         let mut cursor = Cursor::new(line);
+        let (sequence, timestamp) = self.head(&mut cursor)?;
+        let event = event::read_in_order(&mut cursor, MAX_DEPTH - 1);
+        let event = event.as_ref().ok().filter(|_| cursor.literal("}") && cursor.at_end())?;
+        Some(take(Envelope { sequence, timestamp, event }))
+    }
+
+    #[inline]
+    fn head(&mut self, cursor: &mut Cursor<'_>) -> Option<(u64, Ns)> {
         if !cursor.literal(&self.prefix) {
             return None;
         }
@@ -43,11 +51,7 @@ impl Reader {
         }
         let (timestamp, length) = self.minute.parse_start(cursor.rest())?;
         cursor.skip(length);
-        if !cursor.literal("\",\"event\":") {
-            return None;
-        }
-        let event = event::read_in_order(&mut cursor, MAX_DEPTH - 1)?;
-        (cursor.literal("}") && cursor.at_end()).then_some(Envelope { sequence, timestamp, event })
+        cursor.literal("\",\"event\":").then_some((sequence, timestamp))
     }
 }
 

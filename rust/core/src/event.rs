@@ -77,19 +77,18 @@ pub fn key(kind: &str) -> &'static str {
 
 /// Reads an event object at the cursor whose members are those that we and the reference write, in their order.
 #[inline]
-pub fn read_in_order<'a>(cursor: &mut Cursor<'a>, room: u32) -> Option<Event<'a>> {
-    if !cursor.literal("{\"type\":\"") {
-        return None;
+pub fn read_in_order<'a>(cursor: &mut Cursor<'a>, room: u32) -> Read<Event<'a>> {
+    if !cursor.literal("{\"type\":") {
+        return Err(NOT_OURS);
     }
-    let name = cursor.word();
-    if !cursor.literal("\"") {
-        return None;
-    }
+    let name = cursor.string()?;
     let mut fields = Fields { cursor: *cursor, room, in_order: true };
-    let event = by_type(name, &mut fields).ok()?;
+    let event = by_type(name, &mut fields);
     *cursor = fields.cursor;
-    Some(event)
+    event
 }
+
+const NOT_OURS: Flaw = Flaw("a member that is not ours, or another order");
 
 /// Reads an event object at the cursor, its members in any order: `type` is looked up before the fields are read. `room` is
 /// how deep it may nest.
@@ -116,7 +115,7 @@ macro_rules! fields {
         if $fields.in_order {
             let found = [$($fields.cursor.member(concat!(",\"", $name, "\":"), $fields.room - 1)?,)* None];
             if !$fields.cursor.literal("}") {
-                return Err(Flaw("a member that is not ours, or another order"));
+                return Err(NOT_OURS);
             }
             found
         } else {
@@ -300,7 +299,7 @@ pub fn instant(span: &str) -> Read<Ns> {
 /// Reads an event object that is a whole text: a draft.
 pub fn read_whole(draft: &str) -> Read<Event<'_>> {
     match read_in_order(&mut Cursor::new(draft), MAX_DEPTH) {
-        Some(event) => Ok(event),
-        None => read(&mut Cursor::new(draft), MAX_DEPTH),
+        Ok(event) => Ok(event),
+        Err(_) => read(&mut Cursor::new(draft), MAX_DEPTH),
     }
 }

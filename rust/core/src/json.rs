@@ -74,7 +74,7 @@ impl<'a> Cursor<'a> {
     /// Steps over `literal` if it is next.
     #[inline(always)]
     pub fn literal(&mut self, literal: &str) -> bool {
-        let found = self.rest().starts_with(literal.as_bytes());
+        let found = self.text.as_bytes().get(self.at..).is_some_and(|rest| rest.starts_with(literal.as_bytes()));
         if found {
             self.at += literal.len();
         }
@@ -117,16 +117,6 @@ impl<'a> Cursor<'a> {
         Some(number)
     }
 
-    /// Lower-case letters and underscores, as far as they go.
-    #[inline]
-    pub fn word(&mut self) -> &'a str {
-        let start = self.at;
-        while matches!(self.peek(), Some(b'a'..=b'z' | b'_')) {
-            self.at += 1;
-        }
-        self.since(start).unwrap_or_default()
-    }
-
     /// A string from its opening quote on; the answer is what stands between the quotes, still escaped.
     #[inline]
     pub fn string(&mut self) -> Read<&'a str> {
@@ -139,11 +129,8 @@ impl<'a> Cursor<'a> {
     /// One whole value, nested at most `room` levels, as the span it takes.
     #[inline]
     pub fn value(&mut self, room: u32) -> Read<&'a str> {
-        let (bytes, start) = (self.text.as_bytes(), self.at);
-        self.at = match bytes.get(start) {
-            Some(b'"') => scan::string(bytes, start + 1)?,
-            _ => scan::value(bytes, start, room)?,
-        };
+        let start = self.at;
+        self.at = scan::value(self.text.as_bytes(), start, room)?;
         self.since(start)
     }
 

@@ -10,16 +10,16 @@ use crate::time::Ns;
 /// The schema version we read; lines without one have it.
 pub const SCHEMA_VERSION: u64 = 1;
 
-/// One decoded line.
-#[derive(Debug)]
-pub struct Envelope<'a> {
+/// What one line says. The event is lent, not given: it is large, and moving it costs more than reading it.
+#[derive(Clone, Copy, Debug)]
+pub struct Envelope<'e, 'a> {
     pub sequence: u64,
     pub timestamp: Ns,
-    pub event: Event<'a>,
+    pub event: &'e Event<'a>,
 }
 
-/// Reads a line member by member: the id of its run, and what it says.
-fn read_any_order(line: &str) -> Read<(Text<'_>, Envelope<'_>)> {
+/// Reads a line member by member: the id of its run, sequence, timestamp and event.
+fn read_any_order(line: &str) -> Read<(Text<'_>, u64, Ns, Event<'_>)> {
     let mut cursor = Cursor::new(line);
     cursor.blanks();
     let [run_id, sequence, event_id, timestamp, event, version] =
@@ -38,7 +38,7 @@ fn read_any_order(line: &str) -> Read<(Text<'_>, Envelope<'_>)> {
     let run_id = event::text(run_id)?;
     let sequence = json::unsigned(needed(sequence)?)?;
     let timestamp = event::instant(needed(timestamp)?)?;
-    Ok((run_id, Envelope { sequence, timestamp, event: event::read(&mut inside, MAX_DEPTH - 1)? }))
+    Ok((run_id, sequence, timestamp, event::read(&mut inside, MAX_DEPTH - 1)?))
 }
 
 /// What a line that could not be read is refused as: bad grammar comes before a foreign version, and that before bad form.
@@ -116,36 +116,39 @@ impl<'a> Lines<'a> {
         Some(line)
     }
 
+    /// Hands the next line that is not blank to `take`, or says why it cannot be read.
     #[inline]
-    fn decode(&mut self, line: &'a [u8]) -> Result<Envelope<'a>> {
-        let line = utf8(line).map_err(|refusal| refusal.in_line(self.number))?;
-        match self.canonical.read(line) {
-            Some(envelope) => Ok(envelope),
-            None => self.decode_any(line).map_err(|refusal| refusal.in_line(self.number)),
-        }
+    pub fn next<T>(&mut self, take: impl FnMut(Envelope<'_, 'a>) -> T) -> Option<Result<T>> {
+        let line = loop {
+            let line = self.next_line()?;
+            if !is_blank(line) {
+                break line;
+            }
+        };
+        Some(self.decode(line, take).map_err(|refusal| refusal.in_line(self.number)))
     }
 
-    #[cold]
-    fn decode_any(&self, line: &'a str) -> Result<Envelope<'a>> {
-        let (run_id, envelope) = read_any_order(line).map_err(|flaw| classify(line, flaw))?;
+    #[inline]
+    fn decode<T>(&mut self, line: &'a [u8], mut take: impl FnMut(Envelope<'_, 'a>) -> T) -> Result<T> {
+        let line = utf8(line)?;
+        if let Some(taken) = self.canonical.read(line, &mut take) {
+            return Ok(taken);
+        }
+        let (run_id, sequence, timestamp, event) = read_any_order(line).map_err(|flaw| classify(line, flaw))?;
         if run_id != self.run_id {
             return Err(Refusal::unreadable(Fault::ForeignRun, "a line of another run"));
         }
-        Ok(envelope)
+        Ok(take(Envelope { sequence, timestamp, event: &event }))
     }
-}
 
-impl<'a> Iterator for Lines<'a> {
-    type Item = Result<Envelope<'a>>;
-
-    #[inline]
-    fn next(&mut self) -> Option<Self::Item> {
-        loop {
-            let line = self.next_line()?;
-            if !is_blank(line) {
-                return Some(self.decode(line));
+    /// Why the first of the remaining lines that cannot be read cannot be read.
+    pub fn flaw(&mut self) -> Option<Box<Refusal>> {
+        while let Some(read) = self.next(|_| ()) {
+            if let Err(refusal) = read {
+                return Some(refusal);
             }
         }
+        None
     }
 }
 

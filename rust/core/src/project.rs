@@ -32,10 +32,10 @@ pub fn extend(state: &mut State, tail: &[u8]) -> Result<()> {
     let mut layer = Layer::over(state);
     layer.reserve(tail.len());
     let mut lines = Lines::new(&run_id, tail);
-    while let Some(envelope) = lines.next().transpose()? {
-        if let Err(refusal) = apply(state, &mut layer, &envelope) {
+    while let Some(applied) = lines.next(|envelope| apply(state, &mut layer, envelope)) {
+        if let Err(refusal) = applied? {
             // A line further on that cannot be read comes before any rule.
-            return Err(lines.find_map(Result::err).unwrap_or(refusal));
+            return Err(lines.flaw().unwrap_or(refusal));
         }
     }
     state.adopt(layer);
@@ -52,10 +52,9 @@ pub fn stage(under: Reads<'_>, drafts: &[&str], clock: Ns) -> Result<Layer> {
         let draft = draft.as_ref().map_err(Clone::clone)?;
         events.push(shape(event::read_whole(draft))?);
     }
-    for event in events {
+    for event in &events {
         let sequence = layer.head.last_sequence + 1;
-        let envelope = Envelope { sequence, timestamp: clock, event };
-        apply(state, &mut layer, &envelope)?;
+        apply(state, &mut layer, Envelope { sequence, timestamp: clock, event })?;
     }
     layer.drafts.extend(drafts.into_iter().flatten().map(|json| Draft { json: json.into_owned(), clock }));
     Ok(layer)
@@ -63,10 +62,10 @@ pub fn stage(under: Reads<'_>, drafts: &[&str], clock: Ns) -> Result<Layer> {
 
 /// One event, with the checks of spec 02 §2.1 in their order.
 #[inline]
-fn apply(state: &State, layer: &mut Layer, envelope: &Envelope<'_>) -> Result<()> {
+fn apply(state: &State, layer: &mut Layer, envelope: Envelope<'_, '_>) -> Result<()> {
     let due = layer.head.last_sequence + 1;
     if due == 1 {
-        match &envelope.event {
+        match envelope.event {
             Event::RunCreated { spec, .. } => spec.validate()?,
             _ => return Err(Refusal::rule(Rule::FirstNotCreated).at(envelope.sequence)),
         }
@@ -77,12 +76,12 @@ fn apply(state: &State, layer: &mut Layer, envelope: &Envelope<'_>) -> Result<()
     } else if fold.layer.head.status.is_terminal() {
         Err(Refusal::rule(Rule::RunEnded))
     } else {
-        fold.event(&envelope.event)
+        fold.event(envelope.event)
     };
     judged.map_err(|refusal| refusal.at(envelope.sequence))?;
     layer.head.last_sequence = envelope.sequence;
     layer.head.updated_at = envelope.timestamp;
-    if is_visible(&envelope.event) {
+    if is_visible(envelope.event) {
         layer.head.last_visible = envelope.sequence;
     }
     Ok(())

@@ -59,18 +59,13 @@ fn skip_blanks(bytes: &[u8], at: usize) -> usize {
 /// The unsigned integer at `at` and the place after it, unless it starts with 0 or is longer than 64 bits surely hold.
 #[inline]
 pub fn unsigned(bytes: &[u8], at: usize) -> Option<(u64, usize)> {
-    let mut number = 0_u64;
-    for (length, byte) in bytes.get(at..)?.iter().take(20).enumerate() {
-        let digit = byte.wrapping_sub(b'0');
-        if digit > 9 {
-            return (number > 0).then_some((number, at + length));
-        }
-        if number == 0 && digit == 0 {
-            return None;
-        }
+    let (mut number, mut end) = (0_u64, at);
+    while let Some(digit) = bytes.get(end).map(|byte| byte.wrapping_sub(b'0')).filter(|digit| *digit <= 9) {
         number = number.wrapping_mul(10).wrapping_add(u64::from(digit));
+        end += 1;
     }
-    None
+    let whole = bytes.get(at) != Some(&b'0') && matches!(end - at, 1..=19);
+    whole.then_some((number, end))
 }
 
 /// The place after the last of the digits from `at` on.
@@ -87,15 +82,16 @@ fn run(bytes: &[u8], at: usize, of_kind: impl Fn(u8) -> bool) -> usize {
 
 /// The place after a string whose opening quote is before `at`. Eight bytes at a time.
 #[inline(never)]
-pub fn string(bytes: &[u8], mut at: usize) -> Place {
-    while let Some(word) = bytes.get(at..).and_then(<[u8]>::first_chunk::<8>) {
+pub fn string(bytes: &[u8], at: usize) -> Place {
+    let mut rest = bytes.get(at..).unwrap_or_default();
+    while let Some((word, after)) = rest.split_first_chunk::<8>() {
         if let Some(hit) = first_stop(*word) {
-            at += hit;
-            return if bytes.get(at) == Some(&b'"') { Ok(at + 1) } else { rest_of_string(bytes, at) };
+            let at = bytes.len() - rest.len() + hit;
+            return if rest.get(hit) == Some(&b'"') { Ok(at + 1) } else { rest_of_string(bytes, at) };
         }
-        at += 8;
+        rest = after;
     }
-    rest_of_string(bytes, at)
+    rest_of_string(bytes, bytes.len() - rest.len())
 }
 
 #[cold]
@@ -136,12 +132,16 @@ const fn first_stop(word: [u8; 8]) -> Option<usize> {
 /// Whether `text` has a backslash.
 #[inline]
 pub fn has_escape(text: &str) -> bool {
-    let (words, rest) = text.as_bytes().as_chunks::<8>();
+    let bytes = text.as_bytes();
     let in_word = |word: &[u8; 8]| {
         let slash = u64::from_le_bytes(*word) ^ (ONES * 0x5c);
         slash.wrapping_sub(ONES) & !slash & HIGHS != 0
     };
-    words.iter().any(in_word) || rest.contains(&b'\\')
+    match bytes.last_chunk::<8>() {
+        // The last word may overlap the one before; looking twice costs less than looking at single bytes.
+        Some(last) => in_word(last) || bytes.as_chunks::<8>().0.iter().any(in_word),
+        None => bytes.contains(&b'\\'),
+    }
 }
 
 fn number(bytes: &[u8], at: usize) -> Place {
@@ -179,10 +179,18 @@ pub fn colon(bytes: &[u8], at: usize) -> Place {
 }
 
 /// The place after the value at `at`, nested at most `room` levels.
-#[inline(never)]
+#[inline]
 pub fn value(bytes: &[u8], at: usize, room: u32) -> Place {
     match bytes.get(at) {
         Some(b'"') => string(bytes, at + 1),
+        _ => other_value(bytes, at, room),
+    }
+}
+
+/// As `value`, for all that is no string; strings are so many that they are kept out of the recursion.
+#[inline(never)]
+fn other_value(bytes: &[u8], at: usize, room: u32) -> Place {
+    match bytes.get(at) {
         Some(b'{') => object(bytes, at + 1, room),
         Some(b'[') => list(bytes, at + 1, room),
         Some(b'-' | b'0'..=b'9') => number(bytes, at),

@@ -111,14 +111,17 @@ fn fraction(rest: &[u8]) -> Read<(u32, &[u8])> {
     let Some((b'.', digits)) = rest.split_first() else {
         return Ok((0, rest));
     };
-    let length = digits.iter().take_while(|byte| byte.is_ascii_digit()).count();
-    let (digits, rest) = digits.split_at_checked(length).ok_or(WRONG)?;
-    if digits.is_empty() {
-        return Err(WRONG);
+    let (mut nanos, mut length) = (0_u32, 0);
+    while let Some(digit) = digits.get(length).map(|byte| byte.wrapping_sub(b'0')).filter(|digit| *digit <= 9) {
+        if length < 9 {
+            nanos = nanos * 10 + u32::from(digit);
+        }
+        length += 1;
     }
-    let shown = digits.iter().take(9);
-    let missing = POWERS.get(shown.len()).ok_or(WRONG)?;
-    Ok((shown.fold(0, |nanos, digit| nanos * 10 + u32::from(digit - b'0')) * missing, rest))
+    match length {
+        0 => Err(WRONG),
+        _ => Ok((nanos * POWERS.get(length).unwrap_or(&1), digits.get(length..).unwrap_or_default())),
+    }
 }
 
 /// What makes nanoseconds of so many fraction digits.
