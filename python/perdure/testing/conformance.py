@@ -1,11 +1,12 @@
 """Runs files of conformance vectors against this engine and reports what differs.
 
-    python -m perdure.testing.conformance [--kernel NAME]… [--store NAME]… [--commit MODE] FILE…
+    python -m perdure.testing.conformance [--kernel NAME]… [--store NAME]… [--shell NAME]… [--use NAME]… [--commit MODE] FILE…
 
 What a file holds is recognised by its rows: cases (programs, calls, recorded histories), histories with their snapshot or
-refusal, JSON equality, event ids, retry delays. Engines run on an event loop with virtual time. One line is printed for every
-row that fails, one for every file and use, and last the total. Exit status 0 if all passed, 1 if any failed, 2 for a file
-that cannot be read.
+refusal, JSON equality, event ids, retry delays. The asyncio engine runs on an event loop with virtual time, the blocking one
+in real time with a clock that moves between its calls, its steps in threads (`blocking`) or in place (`blocking-inline`).
+One line is printed for every row that fails, one for every file and use, and last the total. Exit status 0 if all passed, 1
+if any failed, 2 for a file that cannot be read.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import argparse
 import logging
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Final, Literal, TypeVar, get_args
 
@@ -22,12 +24,28 @@ from perdure.testing._conformance import kernel_uses
 from perdure.testing._conformance.report import Failure, LeftOut, Report, Use
 from perdure.testing._conformance.rows import Row, Unreadable, VectorFile, read
 
-__all__ = ["CommitMode", "Failure", "LeftOut", "Report", "StoreName", "Unreadable", "Use", "main", "run_files"]
+__all__ = [
+    "CommitMode",
+    "EngineUse",
+    "Failure",
+    "LeftOut",
+    "Report",
+    "ShellName",
+    "StoreName",
+    "Unreadable",
+    "Use",
+    "main",
+    "run_files",
+]
 
 StoreName = Literal["memory", "jsonl", "sqlite"]
 CommitMode = Literal["staged", "each"]
+ShellName = Literal["asyncio", "blocking", "blocking-inline"]
+EngineUse = Literal["run", "continue"]
 KERNELS: Final[tuple[KernelName, ...]] = get_args(KernelName)
 STORES: Final[tuple[StoreName, ...]] = get_args(StoreName)
+SHELLS: Final[tuple[ShellName, ...]] = get_args(ShellName)
+USES: Final[tuple[EngineUse, ...]] = get_args(EngineUse)
 
 _T = TypeVar("_T")
 
@@ -38,18 +56,20 @@ def run_files(
     stores: Sequence[StoreName] = STORES,
     commit: CommitMode = "staged",
     say: Callable[[str], None] = lambda line: None,
+    *,
+    shells: Sequence[ShellName] = SHELLS,
+    uses: Sequence[EngineUse] = USES,
 ) -> Report:
     """Uses every row of `files` in every way that fits it; `say` gets a line for each failure as it happens.
 
-    Without `stores` no engine is run. Raises `Unreadable` for a file that cannot be read or has a row of no known form,
-    `ImportError` for a kernel that is not there."""
+    `uses` are those that need an engine; without `stores` none is run. Raises `Unreadable` for a file that cannot be
+    read or has a row of no known form, `ImportError` for a kernel that is not there."""
     report = Report(say)
     for file in [read(path) for path in files]:
         for name in kernels:
             _use_kernel(report, file, name)
-        for name in kernels:
-            for store in stores:
-                _use_engine(report, file, name, store, commit)
+        for name, store, shell, use in product(kernels, stores, shells, uses):
+            _use_engine(report, file, use, (name, store, commit, shell))
     return report
 
 
@@ -74,7 +94,9 @@ def _kernel_use(row: Row) -> tuple[str, Callable[[Kernel, Row], str | None]]:
             return "retry delay", kernel_uses.retry_delay
 
 
-def _use_engine(report: Report, file: VectorFile, name: KernelName, store: StoreName, commit: CommitMode) -> None:
+def _use_engine(
+    report: Report, file: VectorFile, name: EngineUse, way: tuple[KernelName, StoreName, CommitMode, ShellName]
+) -> None:
     cases = [row for row in file.rows if row.kind == "case"]
     if not cases:
         return
@@ -82,17 +104,17 @@ def _use_engine(report: Report, file: VectorFile, name: KernelName, store: Store
     from perdure.testing._conformance import engine_uses
     from perdure.testing._conformance.world import Setup
 
-    setup = Setup(name, store, commit)
-    run, go_on = (Use(str(file.path), use, str(setup)) for use in ("run", "continue"))
+    setup = Setup(*way)
+    use = Use(str(file.path), name, str(setup))
+    left_out, judge = {
+        "run": (engine_uses.left_out_of_run, engine_uses.run_case),
+        "continue": (engine_uses.left_out_of_continue, engine_uses.continue_case),
+    }[name]
     for row in cases:
-        if reason := engine_uses.left_out_of_run(row, setup):
-            report.leave_out(run, row.name, reason)
+        if reason := left_out(row, setup):
+            report.leave_out(use, row.name, reason)
         else:
-            report.judge(run, row.name, _guarded(lambda: engine_uses.run_case(row, setup)))  # noqa: B023 - called at once
-        if reason := engine_uses.left_out_of_continue(row):
-            report.leave_out(go_on, row.name, reason)
-        else:
-            report.judge(go_on, row.name, _guarded(lambda: engine_uses.continue_case(row, setup)))  # noqa: B023 - called at once
+            report.judge(use, row.name, _guarded(lambda: judge(row, setup)))  # noqa: B023 - called at once
 
 
 def _guarded(judge: Callable[[], str | None]) -> str | None:
@@ -118,6 +140,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--kernel", action="append", choices=KERNELS, help="judge this kernel (repeatable; default: both)"
     )
     parser.add_argument("--store", action="append", choices=STORES, help="run on this store (repeatable; default: all)")
+    parser.add_argument("--shell", action="append", choices=SHELLS, help="run in this shell (repeatable; default: all)")
+    parser.add_argument("--use", action="append", choices=USES, help="use an engine so (repeatable; default: both)")
     parser.add_argument(
         "--commit", choices=get_args(CommitMode), default="staged", help="how engines commit (default: staged)"
     )
@@ -130,6 +154,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _named(given.store, STORES),
             given.commit,
             lambda line: print(line, flush=True),
+            shells=_named(given.shell, SHELLS),
+            uses=_named(given.use, USES),
         )
     except (Unreadable, ImportError) as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)

@@ -11,6 +11,7 @@ from perdure.instant import parse_instant
 from perdure.kernel import DEFAULT_MAX_EVENT_BYTES
 from perdure.stores.base import Append
 from perdure.testing import virtual_time
+from perdure.testing._conformance import arrival
 from perdure.testing._conformance.calls import Caller, Result
 from perdure.testing._conformance.compare import (
     difference,
@@ -55,11 +56,29 @@ def left_out_of_run(row: Row, setup: Setup) -> str | None:
         return "tag crash"
     if setup.commit == "each" and any(call["op"] == "race_at" for call in row.data["calls"]):
         return "race_at counts on staged commits"
+    return _left_out_of_shell(row, setup)
+
+
+def _left_out_of_shell(row: Row, setup: Setup) -> str | None:
+    """In real time nothing can happen at a given moment of a drive: no call, no end of a step, no timer."""
+    if setup.shell == "asyncio":
+        return None
+    timed = {call["op"] for call in row.data["calls"]} & {"during", "race_at"}
+    for outcome in (outcome for listed in row.data["steps"].values() for outcome in listed):
+        timed |= outcome.keys() & {"sleep_ms", "timeout_ms"}
+    if timed:
+        return f"timed within a drive: {', '.join(sorted(timed))}"
+    if setup.shell == "blocking" and arrival.decides(row.data):
+        return "order of arrival decides"
     return None
 
 
-def left_out_of_continue(row: Row) -> str | None:
+def left_out_of_continue(row: Row, setup: Setup) -> str | None:
     """Why a row is not continued, or None."""
+    return _left_out_of_any_continue(row) or _left_out_of_shell(row, setup)
+
+
+def _left_out_of_any_continue(row: Row) -> str | None:
     if is_exact(row):
         return None if "continue" in row.data["tags"] else "without the tag continue"
     if "ours" in row.data:
@@ -79,14 +98,15 @@ def run_case(row: Row, setup: Setup) -> str | None:
     if "ours" in row.data:
         return _differs_as_listed(row, found)
     recorded = row.data["recorded"]
+    in_order = setup.shell != "blocking" or not arrival.live_together(row.data)
     problems = [
         *_results_differ(row, "call", row.data["calls"], recorded["results"], found.results),
         _differs("last sequences", recorded["last_sequences"], found.sequences),
         _steps_differ(recorded["steps"], found.steps),
-        *_runs_differ(row, setup, found.lines),
+        *_runs_differ(row, setup, found.lines, in_order),
     ]
     if is_exact(row):
-        if setup.commit == "staged":  # each commit is an ask more
+        if setup.commit == "staged" and in_order:  # each commit is an ask more
             problems.append(_differs("asks", recorded["asks"], found.asks))
         problems += _results_differ(row, "call during", [], recorded.get("during", []), found.during)
     return _joined(problems)
@@ -153,14 +173,30 @@ def _shown(result: Result) -> str:
     return dumps(result.value) if result.error is None else dumps(error_found(result.error))
 
 
-def _runs_differ(row: Row, setup: Setup, found: dict[str, list[str]]) -> list[str | None]:
+def _runs_differ(row: Row, setup: Setup, found: dict[str, list[str]], in_order: bool) -> list[str | None]:
     recorded = row.data["recorded"]["runs"]
     problems = [_differs("runs in the store", sorted(recorded), sorted(found))]
     for run_id in recorded:
-        if run_id in found:
+        if run_id in found and in_order:
             compare = _exactly if is_exact(row) else _loosely
             problems.append(compare(setup, run_id, recorded[run_id], found[run_id]))
+        elif run_id in found:
+            problems.append(_in_any_order(row, run_id, recorded[run_id]["lines"], found[run_id]))
+            problems.append(_ends_differ(setup, run_id, recorded[run_id]["snapshots"], found[run_id]))
     return problems
+
+
+def _in_any_order(row: Row, run_id: str, recorded: list[str], found: list[str]) -> str | None:
+    """Steps that ran together in threads end in any order, so the events are a multiset."""
+    content = _timestamp_and_event if is_exact(row) else loose_event
+    expected, seen = (sorted(dumps(content(line)) for line in lines) for lines in (recorded, found))
+    problem = difference(expected, seen)
+    return problem and f"events of {run_id}, sorted, {problem}"
+
+
+def _timestamp_and_event(line: str) -> list[Any]:
+    envelope = loads(exact_line(line))
+    return [envelope["timestamp"], envelope["event"]]
 
 
 def _loosely(setup: Setup, run_id: str, recorded: dict[str, Any], found: list[str]) -> str | None:

@@ -12,10 +12,11 @@ from perdure.commands import RawCommand, RuntimeCommand
 from perdure.errors import NonRetryable, RetryAfter
 from perdure.flow import StepInvocation, WorkflowInvocation
 from perdure.kernel import Reads
+from perdure.step import Mode, StepPlan
 from perdure.testing._conformance.values import dumps, equal, loads, plain
 from perdure.testing.virtual_time import Phase, VirtualTimeLoop
 
-__all__ = ["Program"]
+__all__ = ["AsyncProgram", "PlainProgram", "Program"]
 
 _MS: Final = 1_000_000
 _PLACEHOLDER: Final = re.compile(r'\{"\$(step_output|step_failed|hook_payload)":("(?:[^"\\]|\\.)*")\}')
@@ -23,9 +24,8 @@ _PLACEHOLDER: Final = re.compile(r'\{"\$(step_output|step_failed|hook_payload)":
 
 @dataclass(slots=True)
 class Program:
-    """A `FlowRuntime` made of data. Counts how often it was asked and which attempts it ran."""
+    """What the workflow and the steps of a case do. Counts how often it was asked and which attempts it ran."""
 
-    loop: VirtualTimeLoop
     rules: list[dict[str, Any]]
     outcomes: Mapping[str, list[dict[str, Any]]]
     asks: int = 0
@@ -42,25 +42,57 @@ class Program:
                 return RawCommand(_filled_in(dumps(rule["do"]), reads).encode("utf-8", "surrogatepass"))
         raise RuntimeError("no rule of the program holds")
 
-    async def run_step(self, invocation: StepInvocation) -> Any:
-        """The listed outcome of this attempt; the last one repeats."""
+    def attempt(self, invocation: StepInvocation) -> dict[str, Any]:
+        """Notes the attempt; gives its listed outcome. The last one repeats."""
         self.steps.append((invocation.run_id, invocation.step_id, invocation.attempt))
         listed = self.outcomes.get(invocation.step_id) or self.outcomes.get(invocation.step_name) or [{"ok": None}]
-        outcome = listed[min(invocation.attempt, len(listed)) - 1]
-        timeout_ms = outcome.get("timeout_ms", 0)
-        await self.loop.sleep_until_ns(
-            self.loop.clock_ns() + (outcome.get("sleep_ms", 0) + timeout_ms) * _MS, Phase.STEPS
-        )
-        if "timeout_ms" in outcome:
-            raise TimeoutError(f"attempt timed out after {timeout_ms} ms")
-        if "non_retryable" in outcome:
-            raise NonRetryable(outcome["non_retryable"])
-        if "retry_after_ms" in outcome:
-            # a plain int is milliseconds; timedelta ends far below 2^64 of them
-            raise RetryAfter(cast(timedelta, outcome["retry_after_ms"]), outcome["err"])
-        if "err" in outcome:
-            raise RuntimeError(outcome["err"])
-        return float("nan") if "unstorable" in outcome else plain(outcome["ok"])
+        return listed[min(invocation.attempt, len(listed)) - 1]
+
+
+class AsyncProgram(Program):
+    """A `FlowRuntime` whose steps are coroutines that sleep on a loop with virtual time."""
+
+    def __init__(
+        self, rules: list[dict[str, Any]], outcomes: Mapping[str, list[dict[str, Any]]], loop: VirtualTimeLoop
+    ) -> None:
+        super().__init__(rules, outcomes)
+        self._loop = loop
+
+    async def run_step(self, invocation: StepInvocation) -> Any:
+        """The listed outcome, after the time it takes."""
+        outcome = self.attempt(invocation)
+        takes_ms = outcome.get("sleep_ms", 0) + outcome.get("timeout_ms", 0)
+        await self._loop.sleep_until_ns(self._loop.clock_ns() + takes_ms * _MS, Phase.STEPS)
+        return _result(outcome)
+
+
+class PlainProgram(Program):
+    """A `FlowRuntime` whose steps are plain functions that take no time, run as `mode` says."""
+
+    def __init__(self, rules: list[dict[str, Any]], outcomes: Mapping[str, list[dict[str, Any]]], mode: Mode) -> None:
+        super().__init__(rules, outcomes)
+        self._mode = mode
+
+    def plan_step(self, step_name: str) -> StepPlan:
+        return StepPlan(self._mode)
+
+    def run_step(self, invocation: StepInvocation) -> Any:
+        """The listed outcome."""
+        return _result(self.attempt(invocation))
+
+
+def _result(outcome: dict[str, Any]) -> Any:
+    """Returns or raises what the outcome says."""
+    if "timeout_ms" in outcome:
+        raise TimeoutError(f"attempt timed out after {outcome['timeout_ms']} ms")
+    if "non_retryable" in outcome:
+        raise NonRetryable(outcome["non_retryable"])
+    if "retry_after_ms" in outcome:
+        # a plain int is milliseconds; timedelta ends far below 2^64 of them
+        raise RetryAfter(cast(timedelta, outcome["retry_after_ms"]), outcome["err"])
+    if "err" in outcome:
+        raise RuntimeError(outcome["err"])
+    return float("nan") if "unstorable" in outcome else plain(outcome["ok"])
 
 
 def _holds(condition: dict[str, Any], reads: Reads) -> bool:

@@ -29,7 +29,7 @@ from perdure.testing.virtual_time import Phase, VirtualTimeLoop
 
 __all__ = ["BESIDE", "Crashed", "Race", "Setup", "Shell", "World", "opened"]
 
-Shell = Literal["asyncio", "blocking", "blocking inline"]
+Shell = Literal["asyncio", "blocking", "blocking-inline"]
 """Which engine, and in the blocking one whether steps run in threads or in place."""
 
 BESIDE: Final = ContextVar("BESIDE", default=False)
