@@ -125,4 +125,4 @@ class IndexRebuilder:
                 run.extend(line)
             except FlowError as refused:
                 return Unreadable(number, refused)
-        return Unreadable(0, error)
+        raise error  # refused as a whole only: nothing to name

@@ -14,7 +14,7 @@ _BLANKS: Final = b" \t\r\n"
 
 class Scanned(NamedTuple):
     """What a log holds. `end`: how many bytes count; what follows is a torn tail. `terminated`: whether they end with a
-    newline. `damaged`: number, from 1, of a line that no torn write explains, though no reader could tell it from one."""
+    newline. `damaged`: the number, from 1, of a line of the tail that no torn write leaves, so that it must not be cut off."""
 
     end: int
     terminated: bool
