@@ -96,18 +96,19 @@ def the_workflow_sees_everything_before_it_parks(patch: pytest.MonkeyPatch) -> N
     patch.setattr(Drive, "_decide", once)
 
 
-def nothing_is_launched_without_a_lease(patch: pytest.MonkeyPatch) -> None:
-    """R2: a redelivery without events claims first."""
-    patch.setattr(Drive, "_owes_lease", lambda self, parks, launches: False)
+async def _blind(self: Session, *_: object) -> None:
+    pass
 
 
 def a_lease_is_looked_at_before_a_launch(patch: pytest.MonkeyPatch) -> None:
-    """R2: the deadline."""
+    """R2: the deadline, and what the renewals said."""
+    patch.setattr(Session, "_check_lease", _blind)
 
-    async def blind(self: Session, *_: object) -> None:
-        pass
 
-    patch.setattr(Session, "_check_lease", blind)
+def a_redelivery_without_events_claims_first(patch: pytest.MonkeyPatch) -> None:
+    """R2, W5."""
+    patch.setattr(Session, "_check_lease", _blind)
+    patch.setattr(Drive, "_owes_lease", lambda self, parks, launches: False)
 
 
 def a_foreign_append_makes_a_run_claimable(patch: pytest.MonkeyPatch) -> None:
@@ -159,7 +160,7 @@ RULES: Final[dict[str, Rule]] = {
         the_horizon_moves_with_the_clock,
         a_final_failure_ends_the_run,
         the_workflow_sees_everything_before_it_parks,
-        nothing_is_launched_without_a_lease,
+        a_redelivery_without_events_claims_first,
         a_lease_is_looked_at_before_a_launch,
         a_foreign_append_makes_a_run_claimable,
         a_parked_run_wakes_for_its_wakeups,

@@ -26,7 +26,7 @@ __all__ = ["Client", "Host"]
 
 T = TypeVar("T")
 _ALL: Final = RunFilter()
-_MOST_CALLS: Final = 12_000
+_MOST_CALLS: Final = 4_000
 """More calls of the store than any of these small worlds needs: something spins."""
 
 

@@ -20,7 +20,7 @@ from perdure.testing.virtual_time import VirtualTimeLoop
 __all__ = ["Lane", "LaneLoop", "Spinning"]
 
 _T = TypeVar("_T")
-_MOST_TURNS: Final = 100_000
+_MOST_TURNS: Final = 5_000
 """Callbacks at one instant."""
 _LANE: Final[ContextVar[Lane]] = ContextVar("perdure_simulation_lane")
 

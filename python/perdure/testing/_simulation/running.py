@@ -149,7 +149,7 @@ class Simulation:
             seconds = self.random.choice((1.0, 8.0, 90.0)) * self.random.random()
             self._note("director", f"nobody reaches the store for {seconds:.3f} s")
             self.world.chance.black_out(self.loop.clock_ns() + int(seconds * 1e9))
-        elif drawn < 12 * factor:
+        elif drawn < 14 * factor:
             self._hang_up()
         else:
             run_id = self._busiest() or self.random.choice(self.run_ids)
