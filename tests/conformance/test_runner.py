@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from perdure.testing.conformance import Unreadable, main, run_files
+from perdure.testing.conformance import ShellName, Unreadable, main, run_files
 
 DATA = Path(__file__).parents[1] / "data"
 
@@ -21,10 +21,10 @@ def _case(file: str, name: str) -> dict[str, Any]:
     return found
 
 
-def _problems(tmp_path: Path, row: dict[str, Any]) -> list[tuple[str, str]]:
+def _problems(tmp_path: Path, row: dict[str, Any], shell: ShellName = "asyncio") -> list[tuple[str, str]]:
     file = tmp_path / "row.jsonl"
     file.write_text(json.dumps(row), encoding="utf-8")
-    report = run_files([file], ["pure"], ["memory"])
+    report = run_files([file], ["pure"], ["memory"], shells=[shell])
     return [(failure.use.use, failure.text) for failure in report.failures]
 
 
@@ -89,6 +89,24 @@ def test_what_differs_from_a_row_of_our_own_is_noticed(
     assert said in problems["run"]
 
 
+@pytest.mark.parametrize("shell", ["blocking", "blocking-inline"])
+def test_the_blocking_shell_is_judged_as_strictly(tmp_path: Path, shell: ShellName) -> None:
+    row = _case("ours", "all_step_wait")
+    assert _problems(tmp_path, copy.deepcopy(row), shell) == []
+    row["recorded"]["asks"] += 1
+    (problem,) = _problems(tmp_path, row, shell)
+    assert problem[0] == "run" and "asks: expected" in problem[1]
+
+
+def test_of_steps_that_run_together_in_threads_all_but_the_order_is_judged(tmp_path: Path) -> None:
+    row = _case("ours", "all_new_between_old")
+    lines = row["recorded"]["runs"]["all-new-between-old"]["lines"]
+    last = [index for index, line in enumerate(lines) if "step_completed" in line][-1]
+    assert _problems(tmp_path, copy.deepcopy(row), "blocking") == []
+    lines[last] = lines[last].replace('"output":1', '"output":2')
+    assert ("run", True) in [(use, "sorted" in text) for use, text in _problems(tmp_path, row, "blocking")]
+
+
 def test_one_other_byte_of_a_snapshot_is_noticed(tmp_path: Path) -> None:
     row = _case("ours", "all_step_wait")
     snapshots = row["recorded"]["runs"]["all-step-wait"]["snapshots"]
@@ -145,6 +163,18 @@ def test_rows_left_out_are_counted_with_their_reason(capsys: pytest.CaptureFixtu
     file.write_text(json.dumps(_case("reference", "crash_one_step_at_2")), encoding="utf-8")
     assert main(["--kernel", "pure", "--store", "memory", str(file)]) == 0
     assert f"{file} · run · pure memory: 0 passed, 0 failed, 1 left out (tag crash)" in capsys.readouterr().out
+
+
+def test_rows_whose_end_the_first_of_several_threads_decides_are_left_out(tmp_path: Path) -> None:
+    names = ["policy_at_its_edge", "unstorable_fails_run", "max_attempts_zero", "order_5_by_member"]
+    file = tmp_path / "cases.jsonl"
+    file.write_text("\n".join(json.dumps(_case("ours", name)) for name in names), encoding="utf-8")
+    report = run_files([file], ["pure"], ["memory"], shells=["blocking", "blocking-inline"], uses=["run"])
+    assert report.failures == []
+    assert [(left.row, left.use.target) for left in report.left_out] == [
+        (name, "pure memory blocking") for name in names[:2]
+    ]
+    assert {use.use for use in report.passed} == {"run"}
 
 
 @pytest.mark.parametrize("content", ["{", '{"what":1}\n', "[1]", "\xff"])

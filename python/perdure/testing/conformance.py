@@ -26,7 +26,6 @@ from perdure.testing._conformance.rows import Row, Unreadable, VectorFile, read
 
 __all__ = [
     "CommitMode",
-    "EngineUse",
     "Failure",
     "LeftOut",
     "Report",
@@ -34,6 +33,7 @@ __all__ = [
     "StoreName",
     "Unreadable",
     "Use",
+    "UseName",
     "main",
     "run_files",
 ]
@@ -41,11 +41,12 @@ __all__ = [
 StoreName = Literal["memory", "jsonl", "sqlite"]
 CommitMode = Literal["staged", "each"]
 ShellName = Literal["asyncio", "blocking", "blocking-inline"]
-EngineUse = Literal["run", "continue"]
+UseName = Literal["kernel", "run", "continue"]
+"""What needs a kernel only; the calls of a case; the calls again after every prefix of its history."""
 KERNELS: Final[tuple[KernelName, ...]] = get_args(KernelName)
 STORES: Final[tuple[StoreName, ...]] = get_args(StoreName)
 SHELLS: Final[tuple[ShellName, ...]] = get_args(ShellName)
-USES: Final[tuple[EngineUse, ...]] = get_args(EngineUse)
+USES: Final[tuple[UseName, ...]] = get_args(UseName)
 
 _T = TypeVar("_T")
 
@@ -58,18 +59,19 @@ def run_files(
     say: Callable[[str], None] = lambda line: None,
     *,
     shells: Sequence[ShellName] = SHELLS,
-    uses: Sequence[EngineUse] = USES,
+    uses: Sequence[UseName] = USES,
 ) -> Report:
     """Uses every row of `files` in every way that fits it; `say` gets a line for each failure as it happens.
 
-    `uses` are those that need an engine; without `stores` none is run. Raises `Unreadable` for a file that cannot be
-    read or has a row of no known form, `ImportError` for a kernel that is not there."""
+    Without `stores` no engine is run. Raises `Unreadable` for a file that cannot be read or has a row of no known form,
+    `ImportError` for a kernel that is not there."""
     report = Report(say)
     for file in [read(path) for path in files]:
-        for name in kernels:
+        for name in kernels if "kernel" in uses else ():
             _use_kernel(report, file, name)
-        for name, store, shell, use in product(kernels, stores, shells, uses):
-            _use_engine(report, file, use, (name, store, commit, shell))
+        for name, store, shell in product(kernels, stores, shells):
+            for use in uses:
+                _use_engine(report, file, use, (name, store, commit, shell))
     return report
 
 
@@ -95,10 +97,10 @@ def _kernel_use(row: Row) -> tuple[str, Callable[[Kernel, Row], str | None]]:
 
 
 def _use_engine(
-    report: Report, file: VectorFile, name: EngineUse, way: tuple[KernelName, StoreName, CommitMode, ShellName]
+    report: Report, file: VectorFile, name: UseName, way: tuple[KernelName, StoreName, CommitMode, ShellName]
 ) -> None:
     cases = [row for row in file.rows if row.kind == "case"]
-    if not cases:
+    if not cases or name == "kernel":
         return
     # Imported here, so that a kernel can be judged without an engine.
     from perdure.testing._conformance import engine_uses
@@ -141,7 +143,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--store", action="append", choices=STORES, help="run on this store (repeatable; default: all)")
     parser.add_argument("--shell", action="append", choices=SHELLS, help="run in this shell (repeatable; default: all)")
-    parser.add_argument("--use", action="append", choices=USES, help="use an engine so (repeatable; default: both)")
+    parser.add_argument("--use", action="append", choices=USES, help="use the rows so (repeatable; default: all)")
     parser.add_argument(
         "--commit", choices=get_args(CommitMode), default="staged", help="how engines commit (default: staged)"
     )
