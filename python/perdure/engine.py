@@ -491,15 +491,15 @@ class FlowEngine(Inspection):
         """A run that was claimed and is not driven after all goes back at once."""
         if session.active is None:
             if call.claimed is not None:
-                session.epoch = call.claimed.epoch
+                session.adopt(call.claimed)
             await session.give_back()
 
     def _join(self, session: Session, call: HostCall) -> tuple[ActiveDrive, bool]:
+        if call.claimed is not None:
+            session.adopt(call.claimed)
         horizon = session.clock() if call.due is None else call.due
         active, joined = session.active, True
         if active is None:
-            if call.claimed is not None:
-                session.epoch = call.claimed.epoch
             opening = Opening(
                 horizon,
                 call.text if call.starts else None,

@@ -41,7 +41,7 @@ from perdure.errors import (
 )
 from perdure.kernel import Batch, Kernel, Run, View
 from perdure.leasing import Leasing
-from perdure.stores.base import Append, Committed, FlowEventStore, Lease
+from perdure.stores.base import Append, Claimed, Committed, FlowEventStore, Lease
 
 __all__ = ["ActiveDrive", "Session", "Shell"]
 
@@ -83,6 +83,7 @@ class ActiveDrive:
     created: asyncio.Event = field(default_factory=asyncio.Event)
     waiter: asyncio.Future[None] | None = None
     foreign: bool = False
+    begun: bool = False
     ending: bool = False
     lost: LeaseLost | None = None
 
@@ -96,10 +97,12 @@ class ActiveDrive:
             self.waiter.set_result(None)
 
     def end(self) -> None:
-        """Cancels the drive, once: a second time would cut off what it still gives back."""
+        """Cancels the drive, once: a second time would cut off what it still gives back. One that has not begun sees
+        `ending` when it does; cancelled before, it would run no line and give nothing back."""
         if self.task is not None and not self.ending and not self.task.done():
             self.ending = True
-            self.task.cancel()
+            if self.begun:
+                self.task.cancel()
 
     def hand_over(self, horizon: int) -> None:
         self.horizon = horizon if self.horizon is None else max(self.horizon, horizon)
@@ -264,9 +267,23 @@ class Session:
         active = ActiveDrive(drive, opening)
         active.attempts = shell.attempts(self.run_id, active.wake)
         active.task = asyncio.create_task(self._carry(active), name=f"perdure drive {self.run_id}")
-        active.task.add_done_callback(lambda task: shell.idle(self))
+        active.task.add_done_callback(lambda task: self._ended(active))
         self.active = active
         return active
+
+    def _ended(self, active: ActiveDrive) -> None:
+        active.created.set()
+        if self.active is active:
+            self.active = None
+        self._shell.idle(self)
+
+    def adopt(self, claimed: Claimed) -> None:
+        """Takes over a lease that `store.claim` gave to this engine; the newest epoch is the one that counts."""
+        if self.epoch is None or claimed.epoch > self.epoch:
+            self.epoch = claimed.epoch
+            age_seconds = max(0, self.clock() - claimed.now) / 1e9
+            until = asyncio.get_running_loop().time() + self._shell.leasing.ttl_seconds - age_seconds
+            self.lease_until = self.claimed_until = until
 
     async def wait(self, active: ActiveDrive) -> None:
         """Waits for the shared drive; its refusal reaches each waiter as an instance of its own. When the last waiter
@@ -296,8 +313,11 @@ class Session:
     async def _carry(self, active: ActiveDrive) -> None:
         """Performs the drive's effects; the lock is held throughout, except while it waits for its steps."""
         steps = active.drive.steps()
-        await self.lock.acquire()
+        active.begun = True
         try:
+            await _reacquire(self.lock)
+            if active.ending:
+                raise asyncio.CancelledError
             effect = next(steps)
             while True:
                 try:

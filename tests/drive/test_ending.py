@@ -1,0 +1,54 @@
+"""A drive that is cancelled before its first line still ends as one: it gives back what it holds and stands in nobody's way."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from perdure import Flow, FlowEngine, MemoryEventStore, RuntimeCommand, WorkflowContext
+from perdure.kernel import KernelName
+
+
+def flow() -> Flow:
+    made = Flow()
+
+    @made.step
+    async def work(number: int) -> int:
+        return number
+
+    @made.workflow("flow")
+    def workflow(ctx: WorkflowContext) -> RuntimeCommand:
+        return ctx.complete() if ctx.step_completed("a") else ctx.schedule_step("a", work, 1)
+
+    return made
+
+
+@pytest.mark.parametrize("name", ["rust", "pure"])
+async def test_a_drive_cancelled_before_it_begins(name: KernelName) -> None:
+    """R22: the last caller hangs up before the drive's task has run a line; the next call drives as if nothing was."""
+    async with FlowEngine(flow(), kernel=name) as engine:
+        await engine.submit("flow", run_id="r")
+        call = asyncio.create_task(engine.drive("r"))
+        while (session := engine._sessions.get("r")) is None or session.active is None:
+            await asyncio.sleep(0)
+        call.cancel()
+        await asyncio.wait([call])
+        assert call.cancelled()
+        async with asyncio.timeout(10):
+            assert (await engine.drive("r")).status == "completed"
+
+
+@pytest.mark.parametrize("name", ["rust", "pure"])
+async def test_a_claim_whose_drive_never_began_goes_back(name: KernelName) -> None:
+    """R2: the lease that `claim` gave is given back, so another engine may claim at once."""
+    store = MemoryEventStore()
+    async with FlowEngine(flow(), store, kernel=name) as engine:
+        await engine.submit("flow", run_id="r")
+        (claimed,) = await store.claim(engine.owner, 1, workflows=None, builds=None, ttl_ns=30_000_000_000)
+        call = asyncio.create_task(engine.drive_claimed(claimed))
+        while (session := engine._sessions.get("r")) is None or session.active is None:
+            await asyncio.sleep(0)
+        call.cancel()
+        await asyncio.wait([call])
+    assert not (await store.lease("r")).live
