@@ -114,6 +114,12 @@ class Chance:
             return self.random.randrange(1, 40 * _MS)
         return self.random.randrange(1, self._ttl_ms * _MS * 3 // 2)
 
+    def races_ns(self) -> int | None:
+        """For a commit that somebody else's call overtakes: how much time that call has."""
+        if self.random.random() * 100 < 4 * self._factor:
+            return self.random.randrange(1, 30 * _MS)
+        return None
+
     def of_commit(self, now_ns: int) -> Fate:
         """The fate of a commit."""
         if now_ns < self._out_until_ns:

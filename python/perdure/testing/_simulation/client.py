@@ -45,6 +45,10 @@ class Host(Protocol):
         """Writes a line of the trace."""
         ...
 
+    def race(self, run_id: str) -> None:
+        """Lets somebody else make a call on the run."""
+        ...
+
 
 class Client:
     """A `FlowEventStore` for one process. Once the process is dead no call of it reaches the store."""
@@ -107,6 +111,9 @@ class Client:
     async def commit(self, appends: Sequence[Append]) -> Sequence[Committed | FlowError]:
         self._count()
         await self._travel()
+        if (time_ns := self._chance.races_ns()) is not None:
+            self._host.race(appends[0].batch.run_id)
+            await self._loop.sleep_until_ns(self._loop.clock_ns() + time_ns, Phase.STEPS)
         if self._host.closed:
             self._auditor.fail("a call", f"{self._host.party.name} commits after it was closed")
         fate = self._chance.of_commit(self._loop.clock_ns())

@@ -47,6 +47,7 @@ class World:
     kernel: KernelName
     note: Callable[[str, str], None]
     restart: Callable[[Process], None]
+    race: Callable[[str], None]
     dead_owners: set[str] = field(default_factory=set)
 
 
@@ -142,6 +143,9 @@ class Process:
 
     def note(self, text: str) -> None:
         self.world.note(self.name, text)
+
+    def race(self, run_id: str) -> None:
+        self.world.race(run_id)
 
     def _answer(self, run: Reads) -> bytes | None:
         try:

@@ -85,6 +85,7 @@ class Simulation:
             kernel,
             self._note,
             self._restart,
+            self._call_on,
         )
 
     def _note(self, who: str, what: str) -> None:
@@ -152,9 +153,7 @@ class Simulation:
         elif drawn < 14 * factor:
             self._hang_up()
         else:
-            run_id = self._busiest() or self.random.choice(self.run_ids)
-            book = self.auditor.books.get(run_id)
-            self._call(calls.draw_call(self.random, run_id, self.plans[run_id], book.run if book else None))
+            self._call_on(self._busiest() or self.random.choice(self.run_ids))
 
     def _busiest(self) -> str | None:
         """Mostly a run with steps under way: a call on it meets its drive."""
@@ -190,6 +189,10 @@ class Simulation:
         if alive:
             process = self.random.choice(alive)
             process.calls.append(process.spawn(self._make, process, call))
+
+    def _call_on(self, run_id: str) -> None:
+        book = self.auditor.books.get(run_id)
+        self._call(calls.draw_call(self.random, run_id, self.plans[run_id], book.run if book else None))
 
     async def _make(self, process: Process, call: Call) -> None:
         book = self.auditor.book(call.run_id)
