@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, cast
 
@@ -29,9 +29,11 @@ class _Threaded:
     def __init__(self, engine: BlockingFlowEngine) -> None:
         self._engine = engine
 
-    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
-        method = getattr(self._engine, name)
-        return lambda *args, **kwargs: asyncio.to_thread(method, *args, **kwargs)
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._engine, name)
+        if not callable(found):
+            return found
+        return lambda *args, **kwargs: asyncio.to_thread(found, *args, **kwargs)
 
 
 @asynccontextmanager

@@ -28,6 +28,7 @@ from perdure import (
 )
 from perdure.stores.base import LeaseState
 from scenarios.kit import TOKEN, World, one_workflow
+from scenarios.shells import SHELLS, OpenEngine
 
 TTL = 30 * 10**9
 V1, V2, V3 = (RuntimeBuildCompatibility(f"v{n}", accept_unpinned=True) for n in (1, 2, 3))
@@ -62,6 +63,23 @@ def asking(metadata: str) -> Flow:
         return ctx.create_hook("h", TOKEN, metadata)
 
     return one_workflow(ask)
+
+
+@pytest.mark.parametrize("open_engine", SHELLS)
+async def test_a_worker_in_either_shell(world: World, open_engine: OpenEngine) -> None:
+    """Claim, drive, drift, hold, release, drive: the whole round through one shell."""
+    async with open_engine(world, asking("old"), builds=V1) as engine:
+        await engine.submit("flow", run_id="r")
+        assert [snapshot.status for snapshot in await work(world, engine)] == ["suspended"]
+        await engine.record_progress("r", WorkflowProgress("news", 1))
+    async with open_engine(world, asking("changed"), builds=V2) as engine:
+        with pytest.raises(NonDeterministic):
+            await work(world, engine)
+        assert await held(engine) == ["r"]
+        assert (await row(world)).failures == 0
+        assert await engine.release_hold("r") is True
+    async with open_engine(world, asking("old"), builds=V1) as engine:
+        assert [snapshot.status for snapshot in await work(world, engine)] == ["suspended"]
 
 
 async def drifted(world: World, builds: RuntimeBuildCompatibility | None = V2) -> None:
