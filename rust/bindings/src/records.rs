@@ -7,6 +7,7 @@ use perdure_core::append::{
 use perdure_core::control::Control as CoreControl;
 use perdure_core::decide::Decision as CoreDecision;
 use perdure_core::state::{Hook as CoreHook, Step as CoreStep, Wait as CoreWait};
+use perdure_core::table::Detached;
 use perdure_core::{Reads, time};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -17,164 +18,169 @@ fn bytes<'py>(py: Python<'py>, text: &str) -> Bound<'py, PyBytes> {
 
 /// A step of the run.
 #[pyclass(frozen, module = "perdure._core")]
-pub struct Step {
-    #[pyo3(get)]
-    step_id: String,
-    #[pyo3(get)]
-    step_name: String,
-    #[pyo3(get)]
-    status: &'static str,
-    #[pyo3(get)]
-    error: Option<String>,
-    #[pyo3(get)]
-    attempt: u32,
-    #[pyo3(get)]
-    retry_after: Option<i128>,
-    #[pyo3(get)]
-    created_sequence: u64,
-    input: String,
-    retry: String,
-    output: Option<String>,
-    failure: Option<String>,
-    json: String,
-}
+pub struct Step(Detached<CoreStep>);
 
 impl Step {
     pub fn of(reads: Reads<'_>, step: &CoreStep) -> Self {
-        let text = |span| reads.texts(span).map(str::to_owned);
-        Self {
-            step_id: reads.text(step.id).to_owned(),
-            step_name: reads.text(step.name).to_owned(),
-            status: step.status.word(),
-            error: text(step.error),
-            attempt: step.attempt,
-            retry_after: step.retry_after,
-            created_sequence: step.created,
-            input: reads.text(step.input).to_owned(),
-            retry: step.retry.json(),
-            output: text(step.output),
-            failure: text(step.failure),
-            json: reads.step_json(step),
-        }
+        Self(Detached::new(reads.ink(), step))
     }
 }
 
 #[pymethods]
 impl Step {
     #[getter]
+    fn step_id(&self) -> &str {
+        self.0.text(self.0.row.id)
+    }
+
+    #[getter]
+    fn step_name(&self) -> &str {
+        self.0.text(self.0.row.name)
+    }
+
+    #[getter]
+    fn status(&self) -> &'static str {
+        self.0.row.status.word()
+    }
+
+    #[getter]
+    fn error(&self) -> Option<&str> {
+        self.0.texts(self.0.row.error)
+    }
+
+    #[getter]
+    fn attempt(&self) -> u32 {
+        self.0.row.attempt
+    }
+
+    #[getter]
+    fn retry_after(&self) -> Option<i128> {
+        self.0.row.retry_after
+    }
+
+    #[getter]
+    fn created_sequence(&self) -> u64 {
+        self.0.row.created
+    }
+
+    #[getter]
     fn input<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
-        bytes(py, &self.input)
+        bytes(py, self.0.text(self.0.row.input))
     }
 
     #[getter]
     fn retry<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
-        bytes(py, &self.retry)
+        bytes(py, &self.0.row.retry.json())
     }
 
     #[getter]
     fn output<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyBytes>> {
-        self.output.as_deref().map(|output| bytes(py, output))
+        self.0.texts(self.0.row.output).map(|output| bytes(py, output))
     }
 
     #[getter]
     fn failure<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyBytes>> {
-        self.failure.as_deref().map(|failure| bytes(py, failure))
+        self.0.texts(self.0.row.failure).map(|failure| bytes(py, failure))
     }
 
     fn to_json<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
-        bytes(py, &self.json)
+        bytes(py, &self.0.json())
     }
 
     fn __repr__(&self) -> String {
-        format!("Step(step_id={:?}, status={:?}, attempt={})", self.step_id, self.status, self.attempt)
+        format!("Step(step_id={:?}, status={:?}, attempt={})", self.step_id(), self.status(), self.attempt())
     }
 }
 
 /// A wait of the run.
 #[pyclass(frozen, module = "perdure._core")]
-pub struct Wait {
-    #[pyo3(get)]
-    wait_id: String,
-    #[pyo3(get)]
-    status: &'static str,
-    #[pyo3(get)]
-    resume_at: i128,
-    #[pyo3(get)]
-    created_sequence: u64,
-    json: String,
-}
+pub struct Wait(Detached<CoreWait>);
 
 impl Wait {
     pub fn of(reads: Reads<'_>, wait: &CoreWait) -> Self {
-        Self {
-            wait_id: reads.text(wait.id).to_owned(),
-            status: wait.status.word(),
-            resume_at: wait.resume_at,
-            created_sequence: wait.created,
-            json: reads.wait_json(wait),
-        }
+        Self(Detached::new(reads.ink(), wait))
     }
 }
 
 #[pymethods]
 impl Wait {
+    #[getter]
+    fn wait_id(&self) -> &str {
+        self.0.text(self.0.row.id)
+    }
+
+    #[getter]
+    fn status(&self) -> &'static str {
+        self.0.row.status.word()
+    }
+
+    #[getter]
+    fn resume_at(&self) -> i128 {
+        self.0.row.resume_at
+    }
+
+    #[getter]
+    fn created_sequence(&self) -> u64 {
+        self.0.row.created
+    }
+
     fn to_json<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
-        bytes(py, &self.json)
+        bytes(py, &self.0.json())
     }
 
     fn __repr__(&self) -> String {
-        format!("Wait(wait_id={:?}, status={:?}, resume_at={})", self.wait_id, self.status, self.resume_at)
+        format!("Wait(wait_id={:?}, status={:?}, resume_at={})", self.wait_id(), self.status(), self.resume_at())
     }
 }
 
 /// A hook of the run. The repr hides the token.
 #[pyclass(frozen, module = "perdure._core")]
-pub struct Hook {
-    #[pyo3(get)]
-    hook_id: String,
-    #[pyo3(get)]
-    token: String,
-    #[pyo3(get)]
-    status: &'static str,
-    #[pyo3(get)]
-    created_sequence: u64,
-    metadata: String,
-    payload: Option<String>,
-    json: String,
-}
+pub struct Hook(Detached<CoreHook>);
 
 impl Hook {
     pub fn of(reads: Reads<'_>, hook: &CoreHook) -> Self {
-        Self {
-            hook_id: reads.text(hook.id).to_owned(),
-            token: reads.text(hook.token).to_owned(),
-            status: hook.status.word(),
-            created_sequence: hook.created,
-            metadata: reads.text(hook.metadata).to_owned(),
-            payload: reads.texts(hook.payload).map(str::to_owned),
-            json: reads.hook_json(hook),
-        }
+        Self(Detached::new(reads.ink(), hook))
     }
 }
 
 #[pymethods]
 impl Hook {
     #[getter]
+    fn hook_id(&self) -> &str {
+        self.0.text(self.0.row.id)
+    }
+
+    #[getter]
+    fn token(&self) -> &str {
+        self.0.text(self.0.row.token)
+    }
+
+    #[getter]
+    fn status(&self) -> &'static str {
+        self.0.row.status.word()
+    }
+
+    #[getter]
+    fn created_sequence(&self) -> u64 {
+        self.0.row.created
+    }
+
+    #[getter]
     fn metadata<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
-        bytes(py, &self.metadata)
+        bytes(py, self.0.text(self.0.row.metadata))
     }
 
     #[getter]
     fn payload<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyBytes>> {
-        self.payload.as_deref().map(|payload| bytes(py, payload))
+        self.0.texts(self.0.row.payload).map(|payload| bytes(py, payload))
     }
 
     fn to_json<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
-        bytes(py, &self.json)
+        bytes(py, &self.0.json())
     }
 
     fn __repr__(&self) -> String {
-        format!("Hook(hook_id={:?}, status={:?}, token=<redacted>)", self.hook_id, self.status)
+        format!("Hook(hook_id={:?}, status={:?}, token=<redacted>)", self.hook_id(), self.status())
     }
 }
 

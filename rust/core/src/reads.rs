@@ -100,7 +100,7 @@ impl<'a> Reads<'a> {
     rows!(progress: Fact, progress_at, progress, progress_row, all_progress);
     rows!(children: Fact, child_at, child, child_row, all_children);
 
-    pub(crate) fn ink(self) -> Ink<'a> {
+    pub fn ink(self) -> Ink<'a> {
         Ink { below: &self.state.ink, above: self.layer.map_or("", |layer| &layer.ink) }
     }
 
@@ -109,7 +109,7 @@ impl<'a> Reads<'a> {
     }
 
     pub fn texts(self, span: Option<Span>) -> Option<&'a str> {
-        span.map(|span| self.text(span))
+        self.ink().texts(span)
     }
 
     pub fn head(self) -> &'a Head {

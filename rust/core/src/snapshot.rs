@@ -5,31 +5,31 @@ use crate::json::{write_name, write_string};
 use crate::parts::{raw_member, string_member};
 use crate::reads::Reads;
 use crate::state::{Hook, Step, Wait};
-use crate::table::{Row, Span};
+use crate::table::{Detached, Ink, Row, Span};
 use crate::time::{self, Ns};
 
 impl<'a> Reads<'a> {
     /// The whole snapshot; of a run without events only what it has.
     pub fn snapshot(self) -> String {
-        let head = self.head();
+        let (head, ink) = (self.head(), self.ink());
         let mut out = String::with_capacity(512);
         out.push('{');
         string_member(&mut out, "run_id", self.run_id());
-        self.raw(&mut out, "spec", Some(head.spec));
-        self.raw(&mut out, "input", Some(head.input));
+        ink.raw(&mut out, "spec", Some(head.spec));
+        ink.raw(&mut out, "input", Some(head.input));
         string_member(&mut out, "status", head.shown_status());
-        self.map(&mut out, "steps", self.sorted(self.all_steps()), |out, step| self.write_step(out, step));
-        self.map(&mut out, "waits", self.sorted(self.all_waits()), |out, wait| self.write_wait(out, wait));
-        self.map(&mut out, "hooks", self.sorted(self.all_hooks()), |out, hook| self.write_hook(out, hook));
+        self.map(&mut out, "steps", self.sorted(self.all_steps()), |out, step| ink.write_step(out, step));
+        self.map(&mut out, "waits", self.sorted(self.all_waits()), |out, wait| ink.write_wait(out, wait));
+        self.map(&mut out, "hooks", self.sorted(self.all_hooks()), |out, hook| ink.write_hook(out, hook));
         raw_member(&mut out, "cancellation", Some(self.cancellation().as_deref().unwrap_or("null")));
         let progress: Vec<_> = self.all_progress().map(|fact| self.text(fact.object)).collect();
         raw_member(&mut out, "progress", Some(&format!("[{}]", progress.join(","))));
         self.map(&mut out, "child_operations", self.sorted(self.all_children()), |out, fact| {
             out.push_str(self.text(fact.object));
         });
-        self.raw(&mut out, "output", head.output);
-        self.string(&mut out, "error", head.error);
-        self.raw(&mut out, "terminal_outcome", head.outcome);
+        ink.raw(&mut out, "output", head.output);
+        ink.string(&mut out, "error", head.error);
+        ink.raw(&mut out, "terminal_outcome", head.outcome);
         raw_member(&mut out, "last_sequence", Some(&head.last_sequence.to_string()));
         self.write_resolutions(&mut out);
         let failures = self.all_steps().filter(|step| step.failure.is_some());
@@ -54,6 +54,46 @@ impl<'a> Reads<'a> {
         out.push('}');
     }
 
+    fn write_resolutions(self, out: &mut String) {
+        write_name(out, "resolutions");
+        out.push('[');
+        for (count, resolution) in self.resolutions().enumerate() {
+            if count > 0 {
+                out.push(',');
+            }
+            let id = match resolution.kind {
+                Kind::Wait => self.wait_row(resolution.at).map(|wait| wait.id),
+                Kind::Hook => self.hook_row(resolution.at).map(|hook| hook.id),
+                _ => self.step_row(resolution.at).map(|step| step.id),
+            };
+            out.push('[');
+            write_string(out, resolution.kind.word());
+            out.push(',');
+            write_string(out, self.texts(id).unwrap_or_default());
+            out.push(',');
+            out.push_str(&resolution.sequence.to_string());
+            out.push(']');
+        }
+        out.push(']');
+    }
+
+    /// `{"request":…,"requested_at":…,"sequence":…}` once cancellation was requested.
+    pub fn cancellation(self) -> Option<String> {
+        let request = self.head().request?;
+        let mut out = String::from("{\"request\":{");
+        if let Some(reason) = self.texts(request.reason) {
+            string_member(&mut out, "reason", reason);
+        }
+        out.push('}');
+        instant_member(&mut out, "requested_at", Some(request.at));
+        raw_member(&mut out, "sequence", Some(&request.sequence.to_string()));
+        out.push('}');
+        Some(out)
+    }
+}
+
+/// The entries of single rows.
+impl Ink<'_> {
     fn raw(self, out: &mut String, name: &str, span: Option<Span>) {
         let value = self.texts(span).filter(|text| !text.is_empty());
         raw_member(out, name, Some(value.unwrap_or("null")));
@@ -98,62 +138,24 @@ impl<'a> Reads<'a> {
         self.raw(out, "payload", hook.payload);
         out.push('}');
     }
-
-    fn write_resolutions(self, out: &mut String) {
-        write_name(out, "resolutions");
-        out.push('[');
-        for (count, resolution) in self.resolutions().enumerate() {
-            if count > 0 {
-                out.push(',');
-            }
-            let id = match resolution.kind {
-                Kind::Wait => self.wait_row(resolution.at).map(|wait| wait.id),
-                Kind::Hook => self.hook_row(resolution.at).map(|hook| hook.id),
-                _ => self.step_row(resolution.at).map(|step| step.id),
-            };
-            out.push('[');
-            write_string(out, resolution.kind.word());
-            out.push(',');
-            write_string(out, self.texts(id).unwrap_or_default());
-            out.push(',');
-            out.push_str(&resolution.sequence.to_string());
-            out.push(']');
-        }
-        out.push(']');
-    }
-
-    /// `{"request":…,"requested_at":…,"sequence":…}` once cancellation was requested.
-    pub fn cancellation(self) -> Option<String> {
-        let request = self.head().request?;
-        let mut out = String::from("{\"request\":{");
-        if let Some(reason) = self.texts(request.reason) {
-            string_member(&mut out, "reason", reason);
-        }
-        out.push('}');
-        instant_member(&mut out, "requested_at", Some(request.at));
-        raw_member(&mut out, "sequence", Some(&request.sequence.to_string()));
-        out.push('}');
-        Some(out)
-    }
-
-    pub fn step_json(self, step: &Step) -> String {
-        let mut out = String::new();
-        self.write_step(&mut out, step);
-        out
-    }
-
-    pub fn wait_json(self, wait: &Wait) -> String {
-        let mut out = String::new();
-        self.write_wait(&mut out, wait);
-        out
-    }
-
-    pub fn hook_json(self, hook: &Hook) -> String {
-        let mut out = String::new();
-        self.write_hook(&mut out, hook);
-        out
-    }
 }
+
+macro_rules! entry {
+    ($row:ty, $write:ident) => {
+        impl Detached<$row> {
+            /// Its entry of the snapshot.
+            pub fn json(&self) -> String {
+                let mut out = String::new();
+                self.ink().$write(&mut out, &self.row);
+                out
+            }
+        }
+    };
+}
+
+entry!(Step, write_step);
+entry!(Wait, write_wait);
+entry!(Hook, write_hook);
 
 /// Writes a member whose value is an instant or null.
 pub(crate) fn instant_member(out: &mut String, name: &str, at: Option<Ns>) {

@@ -2,7 +2,7 @@
 
 use crate::error::Kind;
 use crate::retry::Policy;
-use crate::table::{Ink, Row, Sheet, Span, Table, keep};
+use crate::table::{Detach, Ink, Row, Sheet, Span, Table, keep};
 use crate::time::Ns;
 
 /// What a run is while it is folded; "suspended" is derived when asked.
@@ -126,6 +126,13 @@ impl Row for Step {
     }
 }
 
+impl Detach for Step {
+    fn spans(&mut self) -> impl Iterator<Item = &mut Span> {
+        let now_and_then = [&mut self.output, &mut self.error, &mut self.failure];
+        [&mut self.id, &mut self.name, &mut self.input].into_iter().chain(now_and_then.into_iter().flatten())
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 pub struct Wait {
     pub id: Span,
@@ -151,6 +158,12 @@ impl Row for Wait {
     }
 }
 
+impl Detach for Wait {
+    fn spans(&mut self) -> impl Iterator<Item = &mut Span> {
+        std::iter::once(&mut self.id)
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 pub struct Hook {
     pub id: Span,
@@ -169,6 +182,12 @@ impl Row for Hook {
 
     fn is_open(&self) -> bool {
         self.status == HookStatus::Active
+    }
+}
+
+impl Detach for Hook {
+    fn spans(&mut self) -> impl Iterator<Item = &mut Span> {
+        [&mut self.id, &mut self.token, &mut self.metadata].into_iter().chain(&mut self.payload)
     }
 }
 

@@ -24,6 +24,10 @@ pub struct Ink<'a> {
 }
 
 impl<'a> Ink<'a> {
+    pub fn texts(self, span: Option<Span>) -> Option<&'a str> {
+        span.map(|span| self.text(span))
+    }
+
     #[inline]
     pub fn text(self, span: Span) -> &'a str {
         let (source, at) = match span.at.checked_sub(self.below.len()) {
@@ -46,6 +50,42 @@ pub fn keep(below: usize, ink: &mut String, text: &str) -> Span {
 pub trait Row: Copy {
     fn id(&self) -> Span;
     fn is_open(&self) -> bool;
+}
+
+/// A row of which a copy can be taken away from its run.
+pub trait Detach: Row {
+    /// All its texts.
+    fn spans(&mut self) -> impl Iterator<Item = &mut Span>;
+}
+
+/// A copy of a row with its texts.
+#[derive(Clone, Debug)]
+pub struct Detached<T> {
+    pub row: T,
+    ink: String,
+}
+
+impl<T: Detach> Detached<T> {
+    pub fn new(ink: Ink<'_>, row: &T) -> Self {
+        let mut copy = Self { row: *row, ink: String::new() };
+        copy.ink.reserve(copy.row.spans().map(|span| span.len).sum());
+        for span in copy.row.spans() {
+            *span = keep(0, &mut copy.ink, ink.text(*span));
+        }
+        copy
+    }
+
+    pub fn ink(&self) -> Ink<'_> {
+        Ink { below: "", above: &self.ink }
+    }
+
+    pub fn text(&self, span: Span) -> &str {
+        self.ink().text(span)
+    }
+
+    pub fn texts(&self, span: Option<Span>) -> Option<&str> {
+        self.ink().texts(span)
+    }
 }
 
 /// The seed is fixed, so the kernel needs no randomness; the order of a table is never shown.
