@@ -24,14 +24,19 @@ def flow() -> Flow:
     return made
 
 
+async def until_active(engine: FlowEngine) -> None:
+    """Turns of the loop until the drive's task exists; it has not run then, because it was made in this very turn."""
+    while (session := engine._sessions.get("r")) is None or session.active is None:  # noqa: ASYNC110 - counts turns
+        await asyncio.sleep(0)
+
+
 @pytest.mark.parametrize("name", ["rust", "pure"])
 async def test_a_drive_cancelled_before_it_begins(name: KernelName) -> None:
     """R22: the last caller hangs up before the drive's task has run a line; the next call drives as if nothing was."""
     async with FlowEngine(flow(), kernel=name) as engine:
         await engine.submit("flow", run_id="r")
         call = asyncio.create_task(engine.drive("r"))
-        while (session := engine._sessions.get("r")) is None or session.active is None:
-            await asyncio.sleep(0)
+        await until_active(engine)
         call.cancel()
         await asyncio.wait([call])
         assert call.cancelled()
@@ -47,8 +52,7 @@ async def test_a_claim_whose_drive_never_began_goes_back(name: KernelName) -> No
         await engine.submit("flow", run_id="r")
         (claimed,) = await store.claim(engine.owner, 1, workflows=None, builds=None, ttl_ns=30_000_000_000)
         call = asyncio.create_task(engine.drive_claimed(claimed))
-        while (session := engine._sessions.get("r")) is None or session.active is None:
-            await asyncio.sleep(0)
+        await until_active(engine)
         call.cancel()
         await asyncio.wait([call])
     assert not (await store.lease("r")).live
