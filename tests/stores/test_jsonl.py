@@ -96,7 +96,7 @@ async def commit(store: FlowEventStore, *batches: Batch) -> Sequence[Committed |
 # addresses -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("prefix", ["jsonl:", "jsonl://"])
+@pytest.mark.parametrize("prefix", ["jsonl:", "jsonl:///"])
 def test_an_address_opens_a_folder(folder: Path, prefix: str) -> None:
     async def test() -> None:
         store = open_store(f"{prefix}{folder}")

@@ -44,7 +44,8 @@ _READERS: Final = 2
 class JsonlEventStore:
     """Histories as files `<run_id>.jsonl` of one folder; the index is in memory.
 
-    `address`: a folder, `jsonl://folder` or `jsonl:folder`; it is made where it is missing. `clock` gives ns since
+    `address`: a folder, `jsonl:///folder` (a fourth slash begins an absolute path), `jsonl://folder` or
+    `jsonl:folder`; it is made where it is missing. `clock` gives ns since
     1970-01-01T00:00:00Z (R45). `kernel` reads the histories to build the index, before the constructor returns.
 
     One process owns the folder at a time: while one does, the constructor raises `StoreUnavailable` naming it. It raises

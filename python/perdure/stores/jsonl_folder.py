@@ -31,7 +31,7 @@ class JsonlFolder:
 
     def __init__(self, address: str | os.PathLike[str]) -> None:
         path = os.fspath(address)
-        for prefix in ("jsonl://", "jsonl:"):
+        for prefix in ("jsonl:///", "jsonl://", "jsonl:"):
             if path.startswith(prefix):
                 path = path.removeprefix(prefix)
                 break
