@@ -77,7 +77,7 @@ LAYERS: dict[str, Layer] = {
     "stores": Layer(
         ("stores",),
         uses=("leaf", "model", "seam", "store protocol", "rebuild", "stores"),
-        third_party=("psycopg", "psycopg_pool"),
+        third_party=("psycopg",),
         banned=frozenset({"json"}),
     ),
     "shells": Layer(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from perdure.errors import StoreError
 from perdure.stores.base import (
     ActiveHook,
@@ -21,6 +23,9 @@ from perdure.stores.jsonl import JsonlEventStore
 from perdure.stores.memory import MemoryEventStore
 from perdure.stores.sqlite import SqliteEventStore
 
+if TYPE_CHECKING:
+    from perdure.stores.postgres import PostgresEventStore as PostgresEventStore
+
 __all__ = [
     "ActiveHook",
     "Append",
@@ -31,6 +36,7 @@ __all__ = [
     "Lease",
     "LeaseState",
     "MemoryEventStore",
+    "PostgresEventStore",
     "RunFilter",
     "RunPage",
     "RunRecord",
@@ -42,8 +48,8 @@ __all__ = [
 
 
 def open_store(address: str) -> FlowEventStore:
-    """The store at an address: `memory:`, a folder of JSONL files such as `jsonl:runs` or `jsonl:///var/runs`, or a SQLite
-    path or URL such as `app.db` or `sqlite:///app.db`.
+    """The store at an address: `memory:`, a folder of JSONL files such as `jsonl:///runs`, a PostgreSQL
+    URL such as `postgresql://app@db.example/flows`, or a SQLite path or URL such as `app.db` or `sqlite:///app.db`.
 
     Raises `StoreError` for a scheme this release has no store for, and what opening the store raises."""
     scheme, colon, _ = address.partition(":")
@@ -51,7 +57,23 @@ def open_store(address: str) -> FlowEventStore:
         return MemoryEventStore()
     if scheme == "jsonl" and colon:
         return JsonlEventStore(address)
+    if scheme in ("postgresql", "postgres") and colon:
+        store: FlowEventStore = __getattr__("PostgresEventStore")(address)
+        return store
     if colon and scheme.isalnum() and len(scheme) > 1 and scheme != "sqlite":
-        known = "'memory:', 'jsonl:folder', a file path or 'sqlite:///path'"
+        known = "'memory:', 'jsonl:folder', 'postgresql://…', a file path or 'sqlite:///path'"
         raise StoreError(f"no store for {scheme!r} addresses; use {known}")
     return SqliteEventStore(address)
+
+
+def __getattr__(name: str) -> Any:
+    """Loads the store of an extra when it is first named: importing perdure imports no database driver."""
+    if name != "PostgresEventStore":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        from perdure.stores.postgres import PostgresEventStore
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("psycopg"):
+            raise StoreError("PostgreSQL needs psycopg; install 'perdure[postgres]'") from None
+        raise
+    return PostgresEventStore

@@ -9,14 +9,14 @@ from __future__ import annotations
 import hashlib
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 
 from perdure.errors import StoreError
 from perdure.instant import due_key
 
-__all__ = ["Migration", "bundled", "migrate"]
+__all__ = ["Migration", "bundled", "migrate", "pending"]
 
 _LEDGER = """CREATE TABLE IF NOT EXISTS flow_migrations (
     number INTEGER NOT NULL PRIMARY KEY,
@@ -57,14 +57,14 @@ def migrate(connection: sqlite3.Connection, database: str, known: Sequence[Migra
     `connection` is in autocommit mode and in no transaction; `database` names it in errors. Raises `StoreError` for a ledger
     that differs from `known`, and what sqlite3 raises.
     """
-    if not _pending(connection, database, known):
+    if not pending(_ledger(connection), database, known):
         return []
     connection.execute("BEGIN IMMEDIATE")
     try:
         connection.execute(_LEDGER)
         # Another process may have applied them while this one waited for the lock.
-        pending = _pending(connection, database, known)
-        for migration in pending:
+        due = pending(_ledger(connection), database, known)
+        for migration in due:
             for statement in _statements(migration.sql):
                 connection.execute(statement)
             row = (migration.number, migration.title, migration.sha256, due_key(time.time_ns()))
@@ -75,13 +75,15 @@ def migrate(connection: sqlite3.Connection, database: str, known: Sequence[Migra
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
-    return pending
+    return due
 
 
-def _pending(connection: sqlite3.Connection, database: str, known: Sequence[Migration]) -> list[Migration]:
+def pending(ledger: Iterable[tuple[int, str, str]], database: str, known: Sequence[Migration]) -> list[Migration]:
+    """The migrations of `known` that are not in `ledger`, rows of (number, title, sha256). Raises `StoreError` for a ledger
+    that differs from `known`."""
     by_number = {migration.number: migration for migration in known}
     applied: set[int] = set()
-    for number, title, sha256 in _ledger(connection):
+    for number, title, sha256 in ledger:
         migration = by_number.get(number)
         if migration is None:
             raise StoreError(

@@ -1,0 +1,427 @@
+"""The PostgreSQL store: one schema of a database, one round trip per group of batches, reads from a pool beside it (DESIGN
+§7, R47, R48, R50)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from typing import Any, Final, Literal, Self
+
+import psycopg
+
+from perdure.errors import FlowError, LeaseLost, RunNotFound, StoreError
+from perdure.instant import MAX_NS, MIN_NS, due_key, parse_instant
+from perdure.stores import leases, postgres_claims
+from perdure.stores.base import (
+    ActiveHook,
+    Append,
+    Claimed,
+    Committed,
+    LeaseState,
+    RunFilter,
+    RunPage,
+    RunRecord,
+    RunSummary,
+    Wakeup,
+)
+from perdure.stores.leases import Columns, Wanted
+from perdure.stores.postgres_batches import COMMIT, answers_of, arguments_of
+from perdure.stores.postgres_database import Connection, PostgresDatabase, is_contention, is_lost
+from perdure.stores.postgres_group import AsyncGroupCommitter
+from perdure.stores.postgres_pool import PostgresPool, is_stale
+from perdure.stores.rules import ALL_RUNS, KINDS, Tally, check_limit, lines_after, page_of, summary_of
+
+__all__ = ["Durability", "PostgresEventStore"]
+
+Durability = Literal["on", "off", "local", "remote_write", "remote_apply"]
+Row = tuple[Any, ...]
+_Lender = Callable[[PostgresPool], AbstractAsyncContextManager[Connection]]
+
+_TRIES: Final = 5
+
+HISTORY: Final = """
+SELECT first_sequence, lines FROM @schema@.flow_commits
+WHERE run_id = $1 AND first_sequence >= (
+    SELECT max(first_sequence) FROM @schema@.flow_commits
+    WHERE run_id = $1 AND first_sequence <= greatest($2::bigint, 0) + 1)
+ORDER BY first_sequence"""
+_WAKEUP: Final = """
+SELECT w.run_id, w.kind, w.subject_id, w.due_key, r.build
+FROM @schema@.flow_wakeups AS w JOIN @schema@.flow_runs AS r ON r.run_id = w.run_id"""
+DUE: Final = f"{_WAKEUP} WHERE w.due_key <= $1 ORDER BY w.due_key, w.run_id, w.kind, w.subject_id LIMIT $2::bigint"
+NEXT: Final = f"{_WAKEUP} ORDER BY w.due_key, w.run_id, w.kind, w.subject_id LIMIT 1"
+TOKEN: Final = "SELECT run_id, hook_id FROM @schema@.flow_hooks WHERE token_hash = $1 ORDER BY run_id, hook_id"
+_RUNS: Final = """
+SELECT run_id, name, version, build, status, terminal, open_waits, active_hooks, pending_retries,
+    created_at, updated_at, ended_at, last_sequence, hold
+FROM @schema@.flow_runs"""
+HOOKS: Final = "SELECT run_id, hook_id FROM @schema@.flow_hooks ORDER BY run_id, hook_id"
+RUN_IDS: Final = "SELECT run_id FROM @schema@.flow_runs ORDER BY run_id"
+SUMMARY: Final = """
+SELECT status, terminal, count(*), sum(open_waits)::bigint, sum(active_hooks)::bigint, sum(pending_retries)::bigint
+FROM @schema@.flow_runs GROUP BY status, terminal"""
+LAST: Final = "SELECT run_id, last_sequence FROM @schema@.flow_runs WHERE run_id = ANY ($1::text[])"
+CHANGES: Final = "SELECT hashtextextended(pg_current_snapshot()::text, 0)"
+"""A snapshot names every transaction that had ended by then, so it differs once another one has."""
+
+
+class PostgresEventStore:
+    """Histories and index in one schema of a PostgreSQL database (14 or newer, UTF-8).
+
+    `address`: `postgresql://user@host:port/database`, or libpq's `key=value` form. Each `schema` is a store of its own; one
+    that is missing is made. `pool_size` is the number of connections, at least 2: one commits, the others read and claim.
+    `wait_seconds` bounds the wait for one of them, `answer_seconds` that for the server's answer. `synchronous` is the
+    `synchronous_commit` of commits, the server's own setting by default; with "off" an acknowledged commit may be lost when
+    the server crashes. `clock` is for tests: ns since 1970-01-01T00:00:00Z in place of the server's clock (R45).
+
+    Statements stand alone and leave no state in their session, so PgBouncer may pool them by transaction. On a direct
+    connection, or behind PgBouncer 1.21 and newer, `prepare_threshold=0` saves the server's planning.
+
+    The first call connects and migrates; `connect` does both at once. A store serves one event loop.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        clock: Callable[[], int] | None = None,
+        *,
+        schema: str = "perdure",
+        pool_size: int = 5,
+        wait_seconds: float = 10.0,
+        answer_seconds: float = 60.0,
+        synchronous: Durability | None = None,
+        prepare_threshold: int | None = None,
+        migrate: bool = True,
+    ) -> None:
+        if pool_size < 2:
+            raise ValueError(f"pool_size is {pool_size}; a store needs at least 2 connections")
+        if synchronous not in (None, "on", "off", "local", "remote_write", "remote_apply"):
+            raise ValueError(f"synchronous is {synchronous!r}; use a value of PostgreSQL's synchronous_commit, or None")
+        self._database = PostgresDatabase(address, schema, prepare_threshold)
+        self._set_clock = clock
+        self._pool_size = pool_size
+        self._wait_seconds = wait_seconds
+        self._answer_seconds = answer_seconds
+        self._synchronous = synchronous
+        self._migrate = migrate
+        self._group = AsyncGroupCommitter(self._write, str(self._database))
+        self._pool: PostgresPool | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._opening = asyncio.Lock()
+        self._writer: Connection | None = None
+        self._keeping = AsyncExitStack()  # what gives it back
+        self._closed = False
+        self._reading = (time.time_ns(), time.monotonic_ns())  # of the server's clock, and ours when it came
+
+    @classmethod
+    async def connect(cls, address: str, **options: Any) -> Self:
+        """A store that is connected and migrated. Raises `StoreUnavailable`, `StoreError`."""
+        store = cls(address, **options)
+        await store.open()
+        return store
+
+    @classmethod
+    async def connect_verified(cls, address: str, **options: Any) -> Self:
+        """As `connect`, for roles that may not change tables: a schema that lacks a migration is refused (spec 7.6)."""
+        return await cls.connect(address, migrate=False, **options)
+
+    def __repr__(self) -> str:
+        return f"<PostgresEventStore: {self._database}>"
+
+    # commits -------------------------------------------------------------------------------------------------
+
+    async def commit(self, appends: Sequence[Append]) -> list[Committed | FlowError]:
+        """As `FlowEventStore.commit`."""
+        return await self._group.commit(appends)
+
+    async def _write(self, appends: Sequence[Append]) -> list[Committed | FlowError]:
+        values = (*arguments_of(appends), self._test_time(), self._synchronous)
+        rows = await self._change(self._kept, COMMIT, values)
+        answers = answers_of(appends, rows)
+        self._note(rows[0][1])
+        return answers
+
+    # histories and index -------------------------------------------------------------------------------------
+
+    async def history(self, run_id: str, after: int = 0) -> bytes:
+        """As `FlowEventStore.history`."""
+        rows = await self._rows(HISTORY, run_id, after)
+        if not rows:
+            raise RunNotFound(run_id)
+        first_sequence, lines = rows[0]
+        return lines_after(lines, first_sequence, after) + b"".join(lines for _, lines in rows[1:])
+
+    async def list_due_wakeups(self, now: int, limit: int | None = None) -> list[Wakeup]:
+        """As `FlowEventStore.list_due_wakeups`."""
+        check_limit(limit)
+        rows = await self._rows(DUE, due_key(min(max(now, MIN_NS), MAX_NS)), limit)
+        return [_wakeup(row) for row in sorted(rows, key=lambda row: (row[1], row[0], row[2]))]
+
+    async def next_scheduled_wakeup(self) -> Wakeup | None:
+        """As `FlowEventStore.next_scheduled_wakeup`."""
+        rows = await self._rows(NEXT)
+        return _wakeup(rows[0]) if rows else None
+
+    async def find_active_hooks(self, token_hash: bytes) -> list[ActiveHook]:
+        """As `FlowEventStore.find_active_hooks`."""
+        return [ActiveHook(*row) for row in await self._rows(TOKEN, token_hash)]
+
+    async def list_active_hooks(self) -> list[ActiveHook]:
+        """As `FlowEventStore.list_active_hooks`."""
+        return [ActiveHook(*row) for row in await self._rows(HOOKS)]
+
+    async def runs(self, filter: RunFilter = ALL_RUNS, *, after: str | None = None, limit: int = 100) -> RunPage:
+        """As `FlowEventStore.runs`."""
+        check_limit(limit)
+        query, values = listing(filter, after, limit)
+        return page_of([_record(row) for row in await self._rows(query, *values)], limit)
+
+    async def run_ids(self) -> list[str]:
+        """As `FlowEventStore.run_ids`."""
+        return [run_id for (run_id,) in await self._rows(RUN_IDS)]
+
+    async def summary(self) -> RunSummary:
+        """As `FlowEventStore.summary`."""
+        return summary_of(Tally(*row) for row in await self._rows(SUMMARY))
+
+    async def last_sequences(self, run_ids: Sequence[str]) -> dict[str, int]:
+        """As `FlowEventStore.last_sequences`."""
+        return dict(await self._rows(LAST, list(run_ids)))
+
+    async def changes(self) -> int:
+        """As `FlowEventStore.changes`; it moves also for what others do in other schemas and databases of the server."""
+        ((snapshot,),) = await self._rows(CHANGES)
+        return int(snapshot)
+
+    # leases --------------------------------------------------------------------------------------------------
+
+    async def claim(
+        self,
+        owner: str,
+        k: int,
+        *,
+        workflows: Collection[tuple[str, str]] | None = None,
+        builds: Collection[str | None] | None = None,
+        ttl_ns: int,
+    ) -> list[Claimed]:
+        """As `FlowEventStore.claim`."""
+        check_limit(k, "k")
+        wanted = postgres_claims.wanted_values(Wanted(workflows, builds))
+        return await self._claim(postgres_claims.CLAIM, self._test_time(), owner, k, ttl_ns, *wanted)
+
+    async def claim_held(
+        self,
+        owner: str,
+        k: int,
+        *,
+        build: str,
+        workflows: Collection[tuple[str, str]] | None = None,
+        builds: Collection[str | None] | None = None,
+        ttl_ns: int,
+    ) -> list[Claimed]:
+        """As `FlowEventStore.claim_held`."""
+        check_limit(k, "k")
+        wanted = postgres_claims.wanted_values(Wanted(workflows, builds))
+        return await self._claim(postgres_claims.CLAIM_HELD, self._test_time(), owner, k, ttl_ns, *wanted, build)
+
+    async def _claim(self, statement: str, *values: object) -> list[Claimed]:
+        claimed = [Claimed(*row) for row in await self._change(PostgresPool.lend, statement, values)]
+        if claimed:
+            self._note(claimed[0].now)
+        return claimed
+
+    async def next_claim(
+        self,
+        *,
+        workflows: Collection[tuple[str, str]] | None = None,
+        builds: Collection[str | None] | None = None,
+    ) -> int | None:
+        """As `FlowEventStore.next_claim`."""
+        wanted = postgres_claims.wanted_values(Wanted(workflows, builds))
+        rows = await self._rows(postgres_claims.NEXT_CLAIM, *wanted)
+        return rows[0][0] if rows else None
+
+    async def renew(
+        self, owner: str, pairs: Sequence[tuple[str, int]], *, ttl_ns: int
+    ) -> list[tuple[str, int] | LeaseLost]:
+        """As `FlowEventStore.renew`."""
+        run_ids, epochs = [run_id for run_id, _ in pairs], [epoch for _, epoch in pairs]
+        # Once more does no harm, so an answer that is lost is asked for again.
+        rows = await self._rows(postgres_claims.RENEW, self._test_time(), owner, run_ids, epochs, ttl_ns)
+        renewed = {(run_id, epoch): last_sequence for run_id, epoch, last_sequence, _ in rows}
+        if rows:
+            self._note(rows[0][3])
+        return [(pair[0], renewed[pair]) if pair in renewed else LeaseLost(pair[0]) for pair in pairs]
+
+    async def lease(self, run_id: str) -> LeaseState:
+        """As `FlowEventStore.lease`."""
+        rows = await self._rows(postgres_claims.LEASE, self._test_time(), run_id)
+        if not rows:
+            raise RunNotFound(run_id)
+        now, last_sequence, _, *columns = rows[0]
+        return leases.state_of(Columns(*columns), last_sequence, now)
+
+    async def void(self, owner: str) -> int:
+        """As `FlowEventStore.void`."""
+        return len(await self._change(PostgresPool.lend, postgres_claims.VOID, (owner,)))
+
+    async def set_hold(self, run_id: str, hold: str, *, expected_sequence: int) -> bool:
+        """As `FlowEventStore.set_hold`."""
+        values = (self._test_time(), run_id, hold, expected_sequence)
+        return self._changed(run_id, await self._change(PostgresPool.lend, postgres_claims.SET_HOLD, values))
+
+    async def release_hold(self, run_id: str) -> bool:
+        """As `FlowEventStore.release_hold`."""
+        return self._changed(run_id, await self._change(PostgresPool.lend, postgres_claims.RELEASE_HOLD, (run_id,)))
+
+    def _changed(self, run_id: str, rows: list[Row]) -> bool:
+        ((known, changed),) = rows
+        if not known:
+            raise RunNotFound(run_id)
+        return bool(changed)
+
+    # opening and closing -------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Connects, and migrates if it must; what the first call does otherwise. Raises `StoreUnavailable`,
+        `StoreError`."""
+        await self._opened()
+
+    async def close(self) -> None:
+        """As `FlowEventStore.close`. Later calls raise `StoreError`."""
+        await self._group.close()
+        self._closed = True
+        async with self._opening:
+            pool, self._pool = self._pool, None
+            if pool is not None:
+                await self._keeping.aclose()
+                await pool.close()
+
+    def clock(self) -> int:
+        """As `FlowEventStore.clock`: the server's, as last heard, and the time since."""
+        if self._set_clock is not None:
+            return self._set_clock()
+        heard, at = self._reading
+        return heard + time.monotonic_ns() - at
+
+    def _note(self, now: int) -> None:
+        """Takes over a reading of the server's clock; what `clock` said never goes back (R45)."""
+        self._reading = (max(now, self.clock()), time.monotonic_ns())
+
+    def _test_time(self) -> int | None:
+        return None if self._set_clock is None else self._set_clock()
+
+    async def _opened(self) -> PostgresPool:
+        if self._closed:
+            raise self._is_closed()
+        if self._pool is None:
+            async with self._opening:
+                if self._pool is None:
+                    await self._database.prepare(self._wait_seconds, migrate=self._migrate)
+                    self._loop = asyncio.get_running_loop()
+                    self._pool = PostgresPool(self._database, self._pool_size, self._wait_seconds)
+        if self._loop is not asyncio.get_running_loop():
+            raise StoreError(f"{self._database} is used from a second event loop; make a store for each")
+        return self._pool
+
+    def _is_closed(self) -> StoreError:
+        return StoreError(f"{self._database} is closed; open the store again to use it")
+
+    # asking --------------------------------------------------------------------------------------------------
+
+    async def _rows(self, statement: str, *values: object) -> list[Row]:
+        """Asks what may be asked twice, again on another connection if the first was lost. Raises `StoreUnavailable`,
+        `StoreError`."""
+        pool, tries = await self._opened(), 0
+        while True:
+            tries += 1
+            async with pool.lend() as connection:
+                try:
+                    return await self._ask(connection, statement, values)
+                except psycopg.Error as error:
+                    if tries == _TRIES or not (is_lost(error) or is_contention(error)):
+                        raise self._database.failure(error, "reading") from None
+
+    async def _change(self, lent: _Lender, statement: str, values: tuple[object, ...]) -> list[Row]:
+        """Runs one statement that must not run twice. Raises `StoreUnavailable` or `StoreError` with nothing written, or
+        `OutcomeUnknown`."""
+        pool, tries = await self._opened(), 0
+        while True:
+            tries += 1
+            async with lent(pool) as connection:
+                try:
+                    return await self._ask(connection, statement, values)
+                except psycopg.Error as error:
+                    if is_lost(error):
+                        await connection.close()
+                        raise self._database.unknown("the connection was lost") from None
+                    if tries == _TRIES or not is_contention(error):
+                        raise self._database.failure(error, "writing") from None
+
+    async def _ask(self, connection: Connection, statement: str, values: tuple[object, ...]) -> list[Row]:
+        """Raises what psycopg raises, with a server that does not answer in time among what is lost."""
+        try:
+            async with asyncio.timeout(self._answer_seconds):
+                cursor = await connection.execute(self._database.sql(statement), values, binary=True)
+                return await cursor.fetchall()
+        except TimeoutError:
+            await connection.close()
+            raise psycopg.OperationalError(f"no answer in {self._answer_seconds:g} s") from None
+
+    @asynccontextmanager
+    async def _kept(self, pool: PostgresPool) -> AsyncIterator[Connection]:
+        """The connection of the one who commits, kept from group to group."""
+        if self._writer is None or is_stale(self._writer):
+            await self._keeping.aclose()
+            self._writer = await self._keeping.enter_async_context(pool.lend())
+        yield self._writer
+
+
+def listing(filter: RunFilter, after: str | None, limit: int) -> tuple[str, list[object]]:
+    """The query of one page of runs, with one row more to see whether another page follows."""
+    terms: list[str] = []
+    values: list[object] = []
+
+    def add(term: str, value: object) -> None:
+        values.append(value)
+        terms.append(f"{term.replace('?', f'${len(values)}')}")
+
+    if filter.status is not None:
+        add("status = ANY (?::text[])", list(filter.status))
+    for column in ("name", "version", "build", "terminal"):
+        value = getattr(filter, column)
+        if value is not None:
+            add(f"{column} = ?", value)
+    if filter.held is not None:
+        terms.append(f"hold IS {'NOT NULL' if filter.held else 'NULL'}")
+    if after is not None:
+        add("run_id > ?", after)
+    where = f"WHERE {' AND '.join(terms)} " if terms else ""
+    return f"{_RUNS} {where}ORDER BY run_id LIMIT ${len(values) + 1}::bigint", [*values, limit + 1]
+
+
+def _wakeup(row: Row) -> Wakeup:
+    run_id, kind, subject_id, due, build = row
+    return Wakeup(run_id, KINDS[kind], subject_id, parse_instant(due), build)
+
+
+def _record(row: Row) -> RunRecord:
+    run_id, name, version, build, status, terminal, waits, hooks, retries, created, updated, ended, last, hold = row
+    return RunRecord(
+        run_id,
+        name,
+        version,
+        build,
+        status,
+        terminal,
+        waits,
+        hooks,
+        retries,
+        parse_instant(created),
+        parse_instant(updated),
+        None if ended is None else parse_instant(ended),
+        last,
+        hold,
+    )

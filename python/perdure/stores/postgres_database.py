@@ -1,0 +1,185 @@
+"""A PostgreSQL database and one schema of it: its address, its connections, its migrations, and what its errors mean to a
+caller (spec 7.6, 7.7, R48, R50)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any, Final
+
+import psycopg
+from psycopg import AsyncConnection, AsyncRawCursor
+from psycopg.conninfo import conninfo_to_dict
+
+from perdure.errors import OutcomeUnknown, StoreError, StoreUnavailable
+from perdure.instant import due_key
+from perdure.stores.migrations import Migration, bundled, pending
+
+__all__ = ["Connection", "PostgresDatabase", "is_contention", "is_lost"]
+
+Connection = AsyncConnection[tuple[Any, ...]]
+
+_OLDEST: Final = 140000
+_IDENTIFIER_BYTES: Final = 63  # PostgreSQL cuts longer names silently, so that two schemas would become one
+_CONTENTION: Final = ("40001", "40P01")
+_LATER: Final = ("25006", "40", "53", "55P03", "57")
+"""SQLSTATEs, or their beginnings, of what may go away by itself: a standby, contention, no room, a lock or its time-out, an
+operator."""
+_LEDGER: Final = """CREATE TABLE IF NOT EXISTS @schema@.flow_migrations (
+    number bigint NOT NULL PRIMARY KEY,
+    title text NOT NULL,
+    sha256 text NOT NULL,
+    applied_at text NOT NULL
+)"""
+_LOOK: Final = """SELECT current_setting('server_encoding'), current_setting('server_version_num')::bigint,
+    EXISTS (SELECT FROM pg_namespace WHERE nspname = $1),
+    to_regclass($2) IS NOT NULL, to_regclass($3) IS NOT NULL"""
+
+
+class PostgresDatabase:
+    """One schema of one database. `address` is a `postgresql://` URL or libpq's `key=value` form.
+
+    Raises `ValueError` for another address or a schema name that PostgreSQL cannot hold."""
+
+    def __init__(self, address: str, schema: str, prepare_threshold: int | None) -> None:
+        try:
+            given = conninfo_to_dict(address)
+        except psycopg.ProgrammingError:
+            # The driver quotes the address, which may hold a password.
+            raise ValueError("the address is no PostgreSQL URL; use postgresql://user@host:port/database") from None
+        if not schema or len(schema.encode()) > _IDENTIFIER_BYTES or "\0" in schema or "$perdure$" in schema:
+            raise ValueError(f"schema {schema!r} is no name for one: use 1 to {_IDENTIFIER_BYTES} bytes of text")
+        self.address = address
+        self.schema = schema
+        self._options: dict[str, Any] = {
+            "autocommit": True,
+            "prepare_threshold": prepare_threshold,
+            "cursor_factory": AsyncRawCursor,
+            "application_name": given.get("application_name", "perdure"),
+            "client_encoding": "UTF8",
+        }
+        self._name = f"{given.get('dbname', '')} at {given.get('host', 'the local server')}:{given.get('port', 5432)}"
+        self._quoted = '"' + schema.replace('"', '""') + '"'
+
+    def __str__(self) -> str:
+        return f"PostgreSQL database {self._name}, schema {self.schema}"
+
+    def sql(self, text: str) -> str:
+        """A statement with the schema's quoted name in it."""
+        return text.replace("@schema@", self._quoted)
+
+    # opening -------------------------------------------------------------------------------------------------
+
+    async def connect(self, wait_seconds: float, **options: Any) -> Connection:
+        """A new connection in autocommit mode. Raises `StoreUnavailable`, `StoreError`."""
+        try:
+            async with asyncio.timeout(wait_seconds):
+                return await AsyncConnection.connect(self.address, **self._options | options)
+        except TimeoutError:
+            raise StoreUnavailable(f"{self} could not be connected to within {wait_seconds:g} s") from None
+        except psycopg.Error as error:
+            raise self.failure(error, "connecting") from None
+
+    async def prepare(self, wait_seconds: float, *, migrate: bool) -> None:
+        """Brings the schema to this release's state, or with `migrate` false refuses one that is in another.
+
+        Raises `StoreError` for a database that is not ours to use, `StoreUnavailable` if it cannot be reached now."""
+        # A migration is many statements in one text, which cannot be prepared.
+        async with await self.connect(wait_seconds, prepare_threshold=None) as connection:
+            try:
+                await self._prepare(connection, bundled("postgres"), migrate)
+            except psycopg.Error as error:
+                raise self.failure(error, "opening it") from None
+
+    async def _prepare(self, connection: Connection, known: list[Migration], migrate: bool) -> None:
+        due = await self._pending(connection, known)
+        if not due:
+            return
+        if not migrate:
+            names = ", ".join(migration.name for migration in due)
+            raise StoreError(
+                f"{self} lacks the migrations {names}; run 'perdure migrate' with a role that may change tables"
+            )
+        async with connection.transaction():
+            await connection.execute("SELECT pg_advisory_xact_lock(hashtext('perdure'), hashtext($1))", (self.schema,))
+            # Another process may have applied them while this one waited for the lock.
+            for migration in await self._pending(connection, known):
+                await self._apply(connection, migration)
+
+    async def _pending(self, connection: Connection, known: list[Migration]) -> list[Migration]:
+        tables = [self.sql(f"@schema@.{table}") for table in ("flow_migrations", "a3s_orm_migrations")]
+        (row,) = await (await connection.execute(_LOOK, (self.schema, *tables))).fetchall()
+        encoding, version, has_schema, has_ledger, is_foreign = row
+        if version < _OLDEST:
+            raise StoreError(f"{self}: the server is too old for perdure; use PostgreSQL 14 or newer")
+        if encoding != "UTF8":
+            raise StoreError(f"{self} is encoded in {encoding}; create it with ENCODING 'UTF8'")
+        if is_foreign:
+            raise StoreError(
+                f"{self} holds a3s_orm_migrations: it belongs to the reference engine, whose tables perdure does not use; "
+                "export its histories as JSON lines and use another schema"
+            )
+        if not (has_schema and has_ledger):
+            return known
+        ledger = await connection.execute(self.sql("SELECT number, title, sha256 FROM @schema@.flow_migrations"))
+        return pending(sorted(await ledger.fetchall()), str(self), known)
+
+    async def _apply(self, connection: Connection, migration: Migration) -> None:
+        if migration.number == 1:
+            # CREATE SCHEMA IF NOT EXISTS wants the right to create even where there is nothing to do.
+            found = await connection.execute("SELECT FROM pg_namespace WHERE nspname = $1", (self.schema,))
+            if not await found.fetchall():
+                await connection.execute(self.sql("CREATE SCHEMA @schema@"))
+        await connection.execute(self.sql(_LEDGER))
+        await connection.execute(self.sql(migration.sql))
+        row = (migration.number, migration.title, migration.sha256, due_key(time.time_ns()))
+        await connection.execute(self.sql("INSERT INTO @schema@.flow_migrations VALUES ($1, $2, $3, $4)"), row)
+
+    # errors --------------------------------------------------------------------------------------------------
+
+    def failure(self, error: psycopg.Error, doing: str) -> StoreError:
+        """The error to raise for `error`, where it is certain that nothing was written."""
+        state = error.sqlstate or ""
+        if is_lost(error) or state.startswith(_LATER):
+            return StoreUnavailable(f"{self} failed while {doing}; nothing was written: {_told(error)}")
+        if state.startswith("22") or not state:
+            return StoreError(
+                f"{self} cannot hold a value of this call ({_told(error)}); ids and names must be without U+0000 and lone "
+                "surrogates"
+            )
+        return StoreError(f"{self} failed while {doing}: {_told(error)}")
+
+    def unknown(self, what: str) -> OutcomeUnknown:
+        """The error to raise where the server's answer is missing."""
+        return OutcomeUnknown(
+            f"{self} did not say whether it committed ({what}); commit the same batch again to learn it"
+        )
+
+    def exhausted(self, seconds: float) -> StoreUnavailable:
+        """The error to raise where no connection came free or could be made."""
+        return StoreUnavailable(
+            f"{self} gave no connection within {seconds:g} s; nothing was written. Check that it runs, or raise pool_size"
+        )
+
+
+def _told(error: psycopg.Error) -> str:
+    """The error without what it may quote: a detail shows rows, and a data exception the value itself (R49)."""
+    state = error.sqlstate
+    if state is None:
+        return str(error).partition("\n")[0] if isinstance(error, psycopg.OperationalError) else type(error).__name__
+    if state.startswith("22"):
+        return f"SQLSTATE {state}"
+    return f"{error.diag.message_primary} (SQLSTATE {state})"
+
+
+def is_lost(error: psycopg.Error) -> bool:
+    """Whether the connection went away, so that the server may have done what it did not answer (R48). A server that is
+    shut down may end a session after its commit, so its farewell says nothing either."""
+    if error.sqlstate is None:
+        return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+    return error.sqlstate.startswith(("08", "57P"))
+
+
+def is_contention(error: psycopg.Error) -> bool:
+    """Whether the server undid the transaction because of others, so that it can be tried again as it is."""
+    return error.sqlstate in _CONTENTION

@@ -1,0 +1,123 @@
+"""Group commit on an event loop: what arrives while a group is written is the next group (DESIGN §7, R48).
+
+The counterpart of `group.py` for a driver that is itself asynchronous: no thread, and so no lock."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from perdure.errors import FlowError, OutcomeUnknown, StoreError, StoreUnavailable
+from perdure.stores.base import Append, Committed
+from perdure.stores.rules import check_call
+
+__all__ = ["AsyncGroupCommitter"]
+
+Answer = Committed | FlowError
+
+
+@dataclass(slots=True)
+class _Call:
+    """One caller's batches, and where it waits."""
+
+    appends: Sequence[Append]
+    run_ids: set[str]
+    future: asyncio.Future[list[Answer]]
+
+
+class AsyncGroupCommitter:
+    """Collects `commit` calls into groups for `write`, one group at a time.
+
+    `write` takes batches of different runs and answers each, in the order given, or raises with nothing reported as
+    committed. `database` names the store in errors.
+    """
+
+    def __init__(self, write: Callable[[Sequence[Append]], Awaitable[list[Answer]]], database: str) -> None:
+        self._write = write
+        self._database = database
+        self._queue: deque[_Call] = deque()
+        self._writing: asyncio.Task[None] | None = None
+        self._closed = False
+
+    async def commit(self, appends: Sequence[Append]) -> list[Answer]:
+        """Queues `appends` and waits for their answers, in order. Raises what `write` raises, and `ValueError`.
+
+        A caller cancelled before its group began has written nothing; one cancelled later may have.
+        """
+        check_call(appends)
+        if self._closed:
+            raise StoreError(f"{self._database} is closed; open the store again to use it")
+        if not appends:
+            return []
+        loop = asyncio.get_running_loop()
+        call = _Call(appends, {append.batch.run_id for append in appends}, loop.create_future())
+        self._queue.append(call)
+        if self._writing is None:
+            self._writing = loop.create_task(self._drain())
+        return await call.future
+
+    async def close(self) -> None:
+        """Takes no more calls, and waits for those that are queued."""
+        self._closed = True
+        if self._writing is not None:
+            await asyncio.wait([self._writing])
+
+    async def _drain(self) -> None:
+        group: list[_Call] = []
+        try:
+            while self._queue:
+                group = self._next()
+                if group:
+                    await self._answer(group)
+        finally:
+            self._writing = None
+            # Only where the loop was shut down over it is anybody left.
+            for call in (*group, *self._queue):
+                if not call.future.done():
+                    call.future.set_exception(
+                        OutcomeUnknown(f"{self._database}: the event loop ended while committing")
+                    )
+            self._queue.clear()
+
+    def _next(self) -> list[_Call]:
+        """The calls that can go out together: a call is never split, and a group has one batch of a run at most."""
+        group: list[_Call] = []
+        taken: set[str] = set()
+        waiting: deque[_Call] = deque()
+        for call in self._queue:
+            if call.future.cancelled():
+                continue
+            if taken.isdisjoint(call.run_ids):
+                group.append(call)
+                taken |= call.run_ids
+            else:
+                waiting.append(call)
+        self._queue = waiting
+        return group
+
+    async def _answer(self, group: list[_Call]) -> None:
+        try:
+            answers = iter(await self._write([append for call in group for append in call.appends]))
+        except (StoreUnavailable, OutcomeUnknown) as error:
+            for call in group:
+                # One each: every caller adds its own run and traceback to what it is given.
+                _fail(call, type(error)(error.detail))
+        except Exception as error:  # noqa: BLE001 - the writer must live on, and its callers must hear of everything
+            if len(group) == 1:
+                _fail(group[0], error)
+            else:
+                # Nothing was written and one of the calls is to blame: let it fail alone.
+                for call in group:
+                    await self._answer([call])
+        else:
+            for call in group:
+                given = [next(answers) for _ in call.appends]
+                if not call.future.done():
+                    call.future.set_result(given)
+
+
+def _fail(call: _Call, error: Exception) -> None:
+    if not call.future.done():
+        call.future.set_exception(error)

