@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 
+from perdure.kernel import Reads
 from perdure.testing._simulation.lanes import LaneLoop
+from perdure.testing._simulation.process import Process
 from perdure.testing.simulation import InvariantBroken, main, simulate
 from simulation.knocked_out import RULES
 
@@ -96,6 +98,19 @@ def test_a_rule_that_is_taken_out_is_missed(name: str, monkeypatch: pytest.Monke
     with pytest.raises(InvariantBroken) as again:
         simulate(broken.seed, **options)
     assert (str(again.value), again.value.trace) == (str(broken), broken.trace)
+
+
+def test_a_decision_that_belongs_to_another_history_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The auditor asks the workflow itself, over exactly what a decision was added to (R4); here it is told otherwise."""
+    answer = Process._answer
+
+    def another(self: Process, run: Reads) -> bytes | None:
+        command = answer(self, run)
+        return None if command is None else command.replace(b'"input":1,', b'"input":"another",')
+
+    monkeypatch.setattr(Process, "_answer", another)
+    broken = first_broken()
+    assert "is not what the workflow asks for" in str(broken)
 
 
 def test_the_command_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

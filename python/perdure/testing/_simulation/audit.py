@@ -9,7 +9,7 @@ from typing import Any, Final, NoReturn
 import orjson
 
 from perdure.errors import EventConflict, FlowError, HookTokenConflict, LeaseHeld, LeaseLost, RunNotFound
-from perdure.kernel import DEFAULT_MAX_EVENT_BYTES, Kernel, Run
+from perdure.kernel import DEFAULT_MAX_EVENT_BYTES, Kernel, Reads, Run
 from perdure.stores.base import Append, Claimed, Committed, LeaseState
 from perdure.testing._simulation.index import check_index
 from perdure.testing._simulation.medium import Medium
@@ -40,7 +40,7 @@ class Party:
     leases: bool
     concurrency: int
     gone: Callable[[], bool]
-    answers: Callable[[Run], bytes | None]
+    answers: Callable[[Reads], bytes | None]
     """What its workflow would ask for on this run; None if it would raise."""
     running: dict[tuple[str, str, int], Callable[[], bool]] = field(default_factory=dict)
     """Attempts under way, each with whether it has been told to end."""
@@ -147,6 +147,8 @@ class Auditor:
             self.fail(4, f"{where}: said to hold epoch {answer.epoch}, the row says {after.epoch}")
         events = [orjson.loads(line) for line in batch.lines.splitlines()]
         self._check_events(where, party, append, events)
+        if lease is not None and lease.accepted:
+            self._check_decision(where, party, book.run, [envelope["event"] for envelope in events])
         if batch.lines:
             book.add(batch.lines)
         self._check_row(where, book, after)
@@ -210,6 +212,24 @@ class Auditor:
                 self._outcome(book.run_id, event)
         if any(kind in _ENDS for kind in kinds[:-1]):
             self.fail(5, f"{where}: something follows the run's end")
+
+    def _check_decision(self, where: str, party: Party, run: Run, events: list[dict[str, Any]]) -> None:
+        """What a drive adds is what the workflow asks for over exactly the history that it is added to (R4)."""
+        now = self.medium.clock()
+        for cut in range(len(events), -1, -1):
+            view = run.stage([orjson.dumps(event) for event in events[:cut]], now)
+            command = None if view.terminal else party.answers(view)
+            if command is None:
+                continue
+            try:
+                drafts = [orjson.loads(draft) for draft in view.decide(command, now, now).drafts]
+            except FlowError:
+                continue
+            after = events[cut + len(drafts) :]
+            same = [_comparable(draft) for draft in drafts] == [_comparable(e) for e in events[cut:][: len(drafts)]]
+            if same and all(event["type"] == "step_started" for event in after):
+                return
+        self.fail("R4", f"{where}: {[event['type'] for event in events]} is not what the workflow asks for there")
 
     def _check_token(self, where: str, run_id: str, token: str) -> None:
         for other in self.books.values():
@@ -351,6 +371,11 @@ class Auditor:
         counts = with_outcome and key not in party.excused
         if counts and step is not None and step.status == "running" and step.attempt == key[2]:
             party.finished.add(key)
+
+
+def _comparable(event: dict[str, Any]) -> dict[str, Any]:
+    """An event without the deadline of a relative wait, which counts from the drive's horizon (R40)."""
+    return {key: value for key, value in event.items() if key != "resume_at"}
 
 
 def _due(row: LeaseState, now: int) -> bool:

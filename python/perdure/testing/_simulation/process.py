@@ -148,6 +148,8 @@ class Process:
         self.world.race(run_id)
 
     def _answer(self, run: Reads) -> bytes | None:
+        if run.last_sequence == 0:
+            return None
         try:
             command = ask(self.world.plans[run.workflow[0]], run)
         except ValueError:
