@@ -4,35 +4,36 @@
 //! each part is compared or read as in `line::read_any_order`, every member stands once and in one order, and whatever differs
 //! by a single byte is left to that reading, which alone refuses.
 
-use crate::event;
+use crate::event::{self, LastPolicy};
 use crate::json::{Cursor, MAX_DEPTH, write_name, write_string};
 use crate::line::Envelope;
 use crate::time::{Minute, Ns};
 
 /// Reads the lines of one run.
 #[derive(Debug)]
-pub struct Reader {
+pub struct Reader<'a> {
     /// What every line begins with, up to the sequence.
     prefix: String,
     minute: Minute,
+    policy: LastPolicy<'a>,
 }
 
-impl Reader {
+impl<'a> Reader<'a> {
     pub fn new(run_id: &str) -> Self {
         let mut prefix = String::with_capacity(run_id.len() + 24);
         prefix.push('{');
         write_name(&mut prefix, "run_id");
         write_string(&mut prefix, run_id);
         write_name(&mut prefix, "sequence");
-        Self { prefix, minute: Minute::default() }
+        Self { prefix, minute: Minute::default(), policy: LastPolicy::default() }
     }
 
     /// Reads a line if it is spelt as we spell it, and hands it to `take`.
     #[inline]
-    pub fn read<'a, T>(&mut self, line: &'a str, take: impl FnOnce(Envelope<'_, 'a>) -> T) -> Option<T> {
+    pub fn read<T>(&mut self, line: &'a str, take: impl FnOnce(Envelope<'_, 'a>) -> T) -> Option<T> {
         let mut cursor = Cursor::new(line);
         let (sequence, timestamp) = self.head(&mut cursor)?;
-        let event = event::read_in_order(&mut cursor, MAX_DEPTH - 1);
+        let event = event::read_in_order(&mut cursor, MAX_DEPTH - 1, &mut self.policy);
         let event = event.as_ref().ok().filter(|_| cursor.literal("}") && cursor.at_end())?;
         Some(take(Envelope { sequence, timestamp, event }))
     }

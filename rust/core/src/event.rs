@@ -77,12 +77,12 @@ pub fn key(kind: &str) -> &'static str {
 
 /// Reads an event object at the cursor whose members are those that we and the reference write, in their order.
 #[inline]
-pub fn read_in_order<'a>(cursor: &mut Cursor<'a>, room: u32) -> Read<Event<'a>> {
+pub fn read_in_order<'a>(cursor: &mut Cursor<'a>, room: u32, last: &mut LastPolicy<'a>) -> Read<Event<'a>> {
     if !cursor.literal("{\"type\":") {
         return Err(NOT_OURS);
     }
     let name = cursor.string()?;
-    let mut fields = Fields { cursor: *cursor, room, in_order: true };
+    let mut fields = Fields { cursor: *cursor, room, in_order: true, last };
     let event = by_type(name, &mut fields);
     *cursor = fields.cursor;
     event
@@ -96,24 +96,60 @@ pub fn read<'a>(cursor: &mut Cursor<'a>, room: u32) -> Read<Event<'a>> {
     let mut ahead = *cursor;
     let [kind] = ahead.members(&names!["type"], room)?;
     let kind = json::text(kind.ok_or(Flaw("type is missing"))?)?;
-    let mut fields = Fields { cursor: *cursor, room, in_order: false };
+    let mut fields = Fields { cursor: *cursor, room, in_order: false, last: &mut LastPolicy::default() };
     let event = by_type(&kind, &mut fields)?;
     *cursor = fields.cursor;
     Ok(event)
 }
 
 /// The members of an event object still to be read: from its brace, or in their order from the comma after `type`.
-struct Fields<'a> {
+struct Fields<'a, 'l> {
     cursor: Cursor<'a>,
     room: u32,
     in_order: bool,
+    last: &'l mut LastPolicy<'a>,
+}
+
+/// The retry policy that was read last: the steps of a run mostly share one, and comparing costs less than reading.
+#[derive(Debug, Default)]
+pub struct LastPolicy<'a> {
+    /// A whole object, so that where it stands nothing else can be read; empty at first.
+    text: &'a str,
+    policy: Policy,
+}
+
+const RETRY: &str = ",\"retry\":";
+
+impl<'a> Fields<'a, '_> {
+    /// The next member's value, if it has this name.
+    #[inline(always)]
+    fn member(&mut self, name: &'static str) -> Read<Option<&'a str>> {
+        let last = self.last.text;
+        if name != RETRY || last.is_empty() {
+            return self.cursor.member(name, self.room.saturating_sub(1));
+        }
+        let mut ahead = self.cursor;
+        if ahead.literal(RETRY) && ahead.literal(last) {
+            self.cursor = ahead;
+            return Ok(Some(last));
+        }
+        self.cursor.member(name, self.room.saturating_sub(1))
+    }
+
+    #[inline]
+    fn policy(&mut self, span: &'a str) -> Read<Policy> {
+        if span != self.last.text {
+            *self.last = LastPolicy { text: span, policy: Policy::read(span)? };
+        }
+        Ok(self.last.policy)
+    }
 }
 
 /// The members with these names, and `type`, which nobody needs here but which has to be known.
 macro_rules! fields {
     ($fields:expr, $($name:literal),*) => {
         if $fields.in_order {
-            let found = [$($fields.cursor.member(concat!(",\"", $name, "\":"), $fields.room - 1)?,)* None];
+            let found = [$($fields.member(concat!(",\"", $name, "\":"))?,)* None];
             if !$fields.cursor.literal("}") {
                 return Err(NOT_OURS);
             }
@@ -125,7 +161,7 @@ macro_rules! fields {
 }
 
 #[inline]
-fn by_type<'a>(kind: &str, fields: &mut Fields<'a>) -> Read<Event<'a>> {
+fn by_type<'a>(kind: &str, fields: &mut Fields<'a, '_>) -> Read<Event<'a>> {
     match kind.as_bytes() {
         [b's', b't', b'e', b'p', ..] => step_event(kind, fields),
         [b'r', b'u', b'n', ..] => run_event(kind, fields),
@@ -134,7 +170,7 @@ fn by_type<'a>(kind: &str, fields: &mut Fields<'a>) -> Read<Event<'a>> {
 }
 
 #[inline]
-fn step_event<'a>(kind: &str, fields: &mut Fields<'a>) -> Read<Event<'a>> {
+fn step_event<'a>(kind: &str, fields: &mut Fields<'a, '_>) -> Read<Event<'a>> {
     Ok(match kind {
         "step_started" => {
             let [step_id, attempt, _] = fields!(fields, "step_id", "attempt");
@@ -146,7 +182,7 @@ fn step_event<'a>(kind: &str, fields: &mut Fields<'a>) -> Read<Event<'a>> {
         }
         "step_created" => {
             let [step_id, step_name, input, retry, _] = fields!(fields, "step_id", "step_name", "input", "retry");
-            let retry = retry.map(Policy::read).transpose()?.unwrap_or_default();
+            let retry = retry.map(|span| fields.policy(span)).transpose()?.unwrap_or_default();
             Event::StepCreated { step_id: text(step_id)?, step_name: text(step_name)?, input: needed(input)?, retry }
         }
         "step_retrying" => {
@@ -173,7 +209,7 @@ fn step_event<'a>(kind: &str, fields: &mut Fields<'a>) -> Read<Event<'a>> {
 
 const UNKNOWN: Flaw = Flaw("an unknown event type");
 
-fn run_event<'a>(kind: &str, fields: &mut Fields<'a>) -> Read<Event<'a>> {
+fn run_event<'a>(kind: &str, fields: &mut Fields<'a, '_>) -> Read<Event<'a>> {
     Ok(match kind {
         "run_created" => {
             let [spec, input, _] = fields!(fields, "spec", "input");
@@ -220,7 +256,7 @@ fn run_event<'a>(kind: &str, fields: &mut Fields<'a>) -> Read<Event<'a>> {
     })
 }
 
-fn other_event<'a>(kind: &str, fields: &mut Fields<'a>) -> Read<Event<'a>> {
+fn other_event<'a>(kind: &str, fields: &mut Fields<'a, '_>) -> Read<Event<'a>> {
     Ok(match kind {
         "wait_created" => {
             let [wait_id, resume_at, _] = fields!(fields, "wait_id", "resume_at");
@@ -298,7 +334,7 @@ pub fn instant(span: &str) -> Read<Ns> {
 
 /// Reads an event object that is a whole text: a draft.
 pub fn read_whole(draft: &str) -> Read<Event<'_>> {
-    match read_in_order(&mut Cursor::new(draft), MAX_DEPTH) {
+    match read_in_order(&mut Cursor::new(draft), MAX_DEPTH, &mut LastPolicy::default()) {
         Ok(event) => Ok(event),
         Err(_) => read(&mut Cursor::new(draft), MAX_DEPTH),
     }

@@ -93,7 +93,7 @@ pub fn utf8(bytes: &[u8]) -> Result<&str> {
 #[derive(Debug)]
 pub struct Lines<'a> {
     run_id: &'a str,
-    canonical: canonical::Reader,
+    canonical: canonical::Reader<'a>,
     rest: &'a [u8],
     number: usize,
 }

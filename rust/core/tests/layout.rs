@@ -43,13 +43,13 @@ const EVENTS: &[&str] = &[
     r#"{"type":"step_retrying","step_id":"s","attempt":1,"error":"a \"b\" \u00e9\ud83d\ude00","retry_after":"2026-01-01T00:01:00.5Z","suggested_delay_ms":7,"failure":{"message":"m","n":[0.1]}}"#,
     r#"{"type":"step_started","step_id":"s","attempt":2}"#,
     r#"{"type":"step_failed","step_id":"s","attempt":2,"error":"no"}"#,
-    r#"{"type":"step_created","step_id":"t","step_name":"n","input":""}"#,
+    r#"{"type":"step_created","step_id":"t","step_name":"n","input":"","retry":{"max_attempts":2,"delay_ms":5,"backoff":"exponential","max_delay_ms":9,"on_exhausted":"continue_workflow"}}"#,
     r#"{"type":"step_started","step_id":"t","attempt":1}"#,
     r#"{"type":"step_completed","step_id":"t","output":[[],[{}],{"k":0}]}"#,
-    r#"{"type":"step_created","step_id":"u","step_name":"n","input":0}"#,
+    r#"{"type":"step_created","step_id":"u","step_name":"n","input":0,"retry":{"max_attempts":1,"delay_ms":0}}"#,
     r#"{"type":"step_started","step_id":"u","attempt":1}"#,
     r#"{"type":"step_non_retryable","step_id":"u","attempt":1,"error":"e","failure":{}}"#,
-    r#"{"type":"step_created","step_id":"v","step_name":"n","input":-0}"#,
+    r#"{"type":"step_created","step_id":"v","step_name":"n","input":-0,"retry":{"max_attempts":1,"delay_ms":0}}"#,
     r#"{"type":"step_cancelled","step_id":"v","attempt":0,"reason":"why"}"#,
     r#"{"type":"wait_created","wait_id":"w","resume_at":"2026-01-02T00:00:00+01:00"}"#,
     r#"{"type":"wait_completed","wait_id":"w"}"#,
@@ -179,14 +179,18 @@ fn what_is_spelt_otherwise_is_not_ours() {
 
 #[test]
 fn a_minute_is_remembered_only_with_its_own_seconds() {
+    let stamps = [
+        ("2026-01-01T00:00:59.999999999Z", Some(T0 + 60 * SECOND - 1)),
+        ("2026-01-01T00:00:00Z", Some(T0)),
+        ("2026-01-01T00:00:60Z", None),
+        ("2026-01-01T00:01:01Z", Some(T0 + 61 * SECOND)),
+        ("2026-01-01T00:61:01Z", None),
+        ("2026-01-01T00:01:02.5Z", Some(T0 + 62 * SECOND + SECOND / 2)),
+    ];
+    let lines = stamps.map(|(at, _)| line("2", ID, at, EVENTS[0]));
     let mut reader = Reader::new("r");
-    let mut stamp = |at: &str| reader.read(&line("2", ID, at, EVENTS[0]), |envelope| envelope.timestamp);
-    assert_eq!(stamp("2026-01-01T00:00:59.999999999Z"), Some(T0 + 60 * SECOND - 1));
-    assert_eq!(stamp("2026-01-01T00:00:00Z"), Some(T0));
-    assert_eq!(stamp("2026-01-01T00:00:60Z"), None);
-    assert_eq!(stamp("2026-01-01T00:01:01Z"), Some(T0 + 61 * SECOND));
-    assert_eq!(stamp("2026-01-01T00:61:01Z"), None);
-    assert_eq!(stamp("2026-01-01T00:01:02.5Z"), Some(T0 + 62 * SECOND + SECOND / 2));
+    let read = lines.each_ref().map(|line| reader.read(line, |envelope| envelope.timestamp));
+    assert_eq!(read, stamps.map(|(_, wanted)| wanted));
 }
 
 #[test]
@@ -196,5 +200,27 @@ fn nesting_has_the_same_limit_in_both_layouts() {
         let event = format!(r#"{{"type":"step_created","step_id":"s","step_name":"n","input":{input}}}"#);
         let history = history("r", &[&created(), EVENTS[0], &event]);
         assert_eq!(agree("r", history.as_bytes()).is_ok(), depth <= 125, "{depth}");
+    }
+}
+
+#[test]
+fn a_policy_is_remembered_only_where_all_of_it_stands() {
+    let step = |id: &str, retry: &str| {
+        format!(r#"{{"type":"step_created","step_id":"{id}","step_name":"n","input":0,"retry":{retry}}}"#)
+    };
+    let policy = r#"{"max_attempts":2,"delay_ms":7}"#;
+    let others = [
+        r#"{"max_attempts":2,"delay_ms":70}"#,
+        r#"{"max_attempts":2,"delay_ms":7}}"#,
+        r#"{"max_attempts":2,"delay_ms":7},"more":1"#,
+        r#"{"max_attempts":2,"delay_ms":7},"retry":{"max_attempts":2,"delay_ms":7}"#,
+        r#"{"max_attempts":2,"delay_ms":7} "#,
+        r#"{"max_attempts":2}"#,
+        r#"{"max_attempts":2,"delay_ms":7}x"#,
+    ];
+    for other in others {
+        let events = [created(), step("a", policy), step("b", policy), step("c", other), step("d", policy)];
+        let events: Vec<_> = events.iter().map(String::as_str).collect();
+        let _ = agree("r", history("r", &events).as_bytes());
     }
 }
