@@ -181,6 +181,9 @@ if TYPE_CHECKING:
         MemoryEventStore as MemoryEventStore,
     )
     from perdure.stores import (
+        PostgresEventStore as PostgresEventStore,
+    )
+    from perdure.stores import (
         RunFilter as RunFilter,
     )
     from perdure.stores import (
@@ -237,6 +240,7 @@ __all__ = [
     "NonRetryable",
     "OutcomeUnknown",
     "PayloadTooLarge",
+    "PostgresEventStore",
     "RawCommand",
     "ReplayLimitExceeded",
     "RetryAfter",
@@ -289,8 +293,8 @@ _HOMES: Final[dict[str, str]] = {
     **dict.fromkeys(("StepContext", "StepPlan"), "perdure.step"),
     **dict.fromkeys(
         (
-            *("FlowEventStore", "JsonlEventStore", "MemoryEventStore", "RunFilter", "RunSummary", "SqliteEventStore"),
-            *("Wakeup", "open_store"),
+            *("FlowEventStore", "JsonlEventStore", "MemoryEventStore", "PostgresEventStore", "RunFilter", "RunSummary"),
+            *("SqliteEventStore", "Wakeup", "open_store"),
         ),
         "perdure.stores",
     ),

@@ -38,11 +38,13 @@ class AsyncGroupCommitter:
         self._write = write
         self._database = database
         self._queue: deque[_Call] = deque()
-        self._writing: asyncio.Task[None] | None = None
+        self._idle = asyncio.Event()  # nobody writes, and nothing is queued
+        self._idle.set()
         self._closed = False
 
     async def commit(self, appends: Sequence[Append]) -> list[Answer]:
-        """Queues `appends` and waits for their answers, in order. Raises what `write` raises, and `ValueError`.
+        """Writes `appends`, or queues them while somebody writes, and waits for their answers, in order. Raises what `write`
+        raises, and `ValueError`.
 
         A caller cancelled before its group began has written nothing; one cancelled later may have.
         """
@@ -51,18 +53,27 @@ class AsyncGroupCommitter:
             raise StoreError(f"{self._database} is closed; open the store again to use it")
         if not appends:
             return []
-        loop = asyncio.get_running_loop()
-        call = _Call(appends, {append.batch.run_id for append in appends}, loop.create_future())
-        self._queue.append(call)
-        if self._writing is None:
-            self._writing = loop.create_task(self._drain())
-        return await call.future
+        if not self._idle.is_set():
+            call = _Call(appends, {append.batch.run_id for append in appends}, _new_future())
+            self._queue.append(call)
+            return await call.future
+        # Nobody writes: a lone call goes out at once, without the detour over a task.
+        self._idle.clear()
+        try:
+            return await self._write(appends)
+        finally:
+            self._go_on()
 
     async def close(self) -> None:
         """Takes no more calls, and waits for those that are queued."""
         self._closed = True
-        if self._writing is not None:
-            await asyncio.wait([self._writing])
+        await self._idle.wait()
+
+    def _go_on(self) -> None:
+        if self._queue:
+            self._draining = asyncio.get_running_loop().create_task(self._drain())
+        else:
+            self._idle.set()
 
     async def _drain(self) -> None:
         group: list[_Call] = []
@@ -72,7 +83,6 @@ class AsyncGroupCommitter:
                 if group:
                     await self._answer(group)
         finally:
-            self._writing = None
             # Only where the loop was shut down over it is anybody left.
             for call in (*group, *self._queue):
                 if not call.future.done():
@@ -80,6 +90,7 @@ class AsyncGroupCommitter:
                         OutcomeUnknown(f"{self._database}: the event loop ended while committing")
                     )
             self._queue.clear()
+            self._idle.set()
 
     def _next(self) -> list[_Call]:
         """The calls that can go out together: a call is never split, and a group has one batch of a run at most."""
@@ -121,3 +132,7 @@ class AsyncGroupCommitter:
 def _fail(call: _Call, error: Exception) -> None:
     if not call.future.done():
         call.future.set_exception(error)
+
+
+def _new_future() -> asyncio.Future[list[Answer]]:
+    return asyncio.get_running_loop().create_future()

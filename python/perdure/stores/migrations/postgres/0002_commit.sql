@@ -9,7 +9,6 @@ CREATE TYPE @schema@.flow_batch AS (
     expected         bigint,
     last_sequence    bigint,
     has_lines        boolean,
-    plain            boolean,  -- only moves the run on under a lease that it keeps; touches no index table
     name             text,
     version          text,
     build            text,
@@ -48,6 +47,22 @@ CREATE TYPE @schema@.flow_batch AS (
     max_failures     bigint,
     hold             text,
     drive_build      text
+);
+
+-- A batch that only moves a run on, under a lease that it keeps, and touches no index table: most are.
+CREATE TYPE @schema@.flow_plain_batch AS (
+    position         bigint,
+    run_id           text,
+    expected         bigint,
+    last_sequence    bigint,
+    status           text,
+    open_waits       bigint,
+    active_hooks     bigint,
+    pending_retries  bigint,
+    updated_at       text,
+    owner            text,
+    ttl              bigint,
+    epoch            bigint
 );
 
 -- Nanoseconds in the unit of the columns, rounded up.
@@ -290,15 +305,74 @@ BEGIN
     END IF;
 END $perdure$;
 
--- Commits a group. `clock` replaces the server's where a test sets the time; `durability` is a synchronous_commit for this
--- transaction only. Answers come in no order; `place` is the batch's position.
+-- Commits the plain batches whose run and lease are as expected and need no other change; says which. The rows are found by
+-- run id one after the other and changed where they lie, whatever the planner believed of the tables when it made the plan.
+-- A lone run is not locked before: if another writer moves its row meanwhile, it is not where it was and nothing is changed.
+CREATE FUNCTION @schema@.flow_move(plain json, lines bytea[], clock bigint) RETURNS TABLE (place bigint, held bigint)
+LANGUAGE plpgsql SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $perdure$
+BEGIN
+    RETURN QUERY
+    WITH batch AS MATERIALIZED (
+        SELECT b.*, r.at FROM json_populate_recordset(NULL::@schema@.flow_plain_batch, plain) AS b
+        CROSS JOIN LATERAL (
+            SELECT f.ctid AS at, f.last_sequence AS actual, f.terminal, f.owner, f.epoch, f.claim_at, f.failures, f.hold
+            FROM @schema@.flow_runs AS f WHERE f.run_id = b.run_id OFFSET 0
+        ) AS r
+        WHERE r.actual = b.expected AND NOT r.terminal AND r.owner = b.owner AND r.epoch = b.epoch
+            AND r.claim_at >= @schema@.flow_microseconds(clock + b.ttl / 2) AND r.failures = 0 AND r.hold IS NULL
+    ), moved AS (
+        UPDATE @schema@.flow_runs AS f SET
+            last_sequence = b.last_sequence, status = b.status, open_waits = b.open_waits,
+            active_hooks = b.active_hooks, pending_retries = b.pending_retries, updated_at = b.updated_at
+        FROM batch AS b WHERE f.ctid = b.at
+        RETURNING b.position, b.run_id, b.expected, b.last_sequence, b.epoch
+    ), written AS (
+        INSERT INTO @schema@.flow_commits
+        SELECT m.run_id, m.expected + 1, m.last_sequence, lines[m.position] FROM moved AS m
+    )
+    SELECT m.position, m.epoch FROM moved AS m;
+END $perdure$;
+
+-- Commits one batch, or says why not.
+CREATE FUNCTION @schema@.flow_apply(
+    b @schema@.flow_batch, lines bytea, clock bigint,
+    OUT verdict text, OUT held bigint, OUT actual bigint, OUT other text, OUT other_hook text, OUT token bigint)
+LANGUAGE plpgsql AS $perdure$
+DECLARE
+    r @schema@.flow_runs;
+BEGIN
+    SELECT * INTO r FROM @schema@.flow_runs AS f WHERE f.run_id = b.run_id FOR NO KEY UPDATE;
+    IF NOT FOUND THEN
+        r.last_sequence := 0; r.epoch := 0; r.parked_sequence := -1; r.failures := 0; r.claim_at := 0;
+    END IF;
+    SELECT x.* INTO verdict, other, other_hook, token FROM @schema@.flow_refusal(r, b, clock) AS x;
+    IF verdict IS NOT NULL THEN
+        actual := r.last_sequence;
+        RETURN;
+    END IF;
+    IF b.has_lines THEN
+        INSERT INTO @schema@.flow_commits VALUES (b.run_id, b.expected + 1, b.last_sequence, lines);
+        PERFORM @schema@.flow_write_index(b);
+    END IF;
+    r := @schema@.flow_leased(r, b, clock);
+    IF b.after = 'keep' AND r.owner = b.owner AND (b.epoch IS NOT NULL OR b.claim <> 'none') THEN
+        held := r.epoch;
+    END IF;
+    PERFORM @schema@.flow_write_run(r, b);
+END $perdure$;
+
+-- Commits a group: `plain` batches, of which those that are not so plain after all are looked at like any other, and
+-- `batches`. `clock` replaces the server's where a test sets the time; `durability` is a
+-- synchronous_commit for this transaction only. Answers come in no order; `place` is the batch's position.
 CREATE FUNCTION @schema@.flow_commit(
-    batches json, lines bytea[], creations text[], runs text[], linked text[], tokens bytea[], clock bigint, durability text)
+    plain json, batches json, lines bytea[], creations text[], runs text[], linked text[], tokens bytea[], clock bigint,
+    durability text)
 RETURNS TABLE (place bigint, now bigint, verdict text, held bigint, actual bigint, other text, other_hook text, token bigint)
 LANGUAGE plpgsql AS $perdure$
 DECLARE
     b @schema@.flow_batch;
-    r @schema@.flow_runs;
+    v_moved bigint[] := '{}';
+    v_held  bigint[];
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         RAISE EXCEPTION 'flow_commit needs transactions that are READ COMMITTED'
@@ -309,44 +383,28 @@ BEGIN
     END IF;
     PERFORM @schema@.flow_lock(creations, runs, linked, tokens);
     now := coalesce(clock, @schema@.flow_clock());
+    IF plain IS NOT NULL THEN
+        SELECT coalesce(array_agg(m.place), '{}'), array_agg(m.held) INTO v_moved, v_held
+        FROM @schema@.flow_move(plain, lines, flow_commit.now) AS m;
+        RETURN QUERY
+        SELECT m.place, flow_commit.now, NULL::text, m.held, NULL::bigint, NULL::text, NULL::text, NULL::bigint
+        FROM unnest(v_moved, v_held) AS m (place, held);
+        IF cardinality(v_moved) = cardinality(lines) THEN
+            RETURN;
+        END IF;
+    END IF;
+    -- Plain batches have no order among the others: they touch neither tokens nor the existence of runs.
     FOR b IN
-        SELECT * FROM json_populate_recordset(NULL::@schema@.flow_batch, batches) AS x ORDER BY x.run_id COLLATE "C"
+        SELECT x.* FROM (
+            SELECT * FROM json_populate_recordset(NULL::@schema@.flow_batch, batches)
+            UNION ALL
+            SELECT * FROM json_populate_recordset(NULL::@schema@.flow_batch, plain)
+        ) AS x
+        WHERE x.position <> ALL (v_moved) ORDER BY x.run_id COLLATE "C"
     LOOP
+        SELECT x.* INTO verdict, held, actual, other, other_hook, token
+        FROM @schema@.flow_apply(b, lines[b.position], flow_commit.now) AS x;
         place := b.position;
-        verdict := NULL; held := NULL; actual := NULL; other := NULL; other_hook := NULL; token := NULL;
-        IF b.plain THEN
-            UPDATE @schema@.flow_runs AS f SET
-                last_sequence = b.last_sequence, status = b.status, open_waits = b.open_waits,
-                active_hooks = b.active_hooks, pending_retries = b.pending_retries, updated_at = b.updated_at
-            WHERE f.run_id = b.run_id AND f.last_sequence = b.expected AND NOT f.terminal AND f.owner = b.owner
-                AND f.epoch = b.epoch AND f.claim_at >= @schema@.flow_microseconds(flow_commit.now + b.ttl / 2)
-                AND f.failures = 0 AND f.hold IS NULL;
-            IF FOUND THEN
-                INSERT INTO @schema@.flow_commits VALUES (b.run_id, b.expected + 1, b.last_sequence, lines[b.position]);
-                held := b.epoch;
-                RETURN NEXT;
-                CONTINUE;
-            END IF;
-        END IF;
-        SELECT * INTO r FROM @schema@.flow_runs AS f WHERE f.run_id = b.run_id FOR NO KEY UPDATE;
-        IF NOT FOUND THEN
-            r.last_sequence := 0; r.epoch := 0; r.parked_sequence := -1; r.failures := 0; r.claim_at := 0;
-        END IF;
-        SELECT x.* INTO verdict, other, other_hook, token FROM @schema@.flow_refusal(r, b, flow_commit.now) AS x;
-        IF verdict IS NOT NULL THEN
-            actual := r.last_sequence;
-            RETURN NEXT;
-            CONTINUE;
-        END IF;
-        IF b.has_lines THEN
-            INSERT INTO @schema@.flow_commits VALUES (b.run_id, b.expected + 1, b.last_sequence, lines[b.position]);
-            PERFORM @schema@.flow_write_index(b);
-        END IF;
-        r := @schema@.flow_leased(r, b, flow_commit.now);
-        IF b.after = 'keep' AND r.owner = b.owner AND (b.epoch IS NOT NULL OR b.claim <> 'none') THEN
-            held := r.epoch;
-        END IF;
-        PERFORM @schema@.flow_write_run(r, b);
         RETURN NEXT;
     END LOOP;
 END $perdure$;
