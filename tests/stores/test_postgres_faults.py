@@ -299,7 +299,7 @@ def test_sessions_in_another_isolation_are_refused(schema: str) -> None:
 
 
 def test_a_server_stopped_at_once_under_load_loses_nothing_acknowledged() -> None:
-    """The server syncs here, and dies twice while eight writers commit without a pause."""
+    """The server syncs here, and dies four times while eight writers commit without a pause."""
     acknowledged: dict[str, int] = {}
     progress = asyncio.Event()
 
@@ -329,7 +329,7 @@ def test_a_server_stopped_at_once_under_load_loses_nothing_acknowledged() -> Non
         async with asyncio.TaskGroup() as tasks:
             for number in range(8):
                 tasks.create_task(writer(store, f"r{number}", stop))
-            for _ in range(2):
+            for _ in range(4):
                 for _ in range(20):
                     progress.clear()
                     await progress.wait()

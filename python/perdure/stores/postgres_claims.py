@@ -73,9 +73,7 @@ WITH {_CLOCK},
 picked AS MATERIALIZED (
     SELECT r.run_id, r.claim_at FROM @schema@.flow_runs AS r
     WHERE r.hold IS NOT NULL AND NOT {_LIVE} AND {_wanted(5)}
-        AND NOT EXISTS (
-            SELECT FROM json_array_elements_text(coalesce(r.hold::json -> 'builds', '[]')) AS caused (build)
-            WHERE caused.build = $9)
+        AND NOT EXISTS (SELECT FROM @schema@.flow_builds(r.hold) AS caused (build) WHERE caused.build = $9)
     ORDER BY r.run_id LIMIT $3::bigint FOR NO KEY UPDATE SKIP LOCKED
 ),
 {_GIVE}

@@ -98,6 +98,12 @@ LANGUAGE sql IMMUTABLE AS $perdure$
     SELECT (r).owner IS NOT NULL AND (r).claim_at IS NOT NULL AND (r).claim_at > now / 1000
 $perdure$;
 
+-- The builds whose drives caused a hold. PostgreSQL refuses to look into JSON with U+0000 in it, and a reason may have it.
+CREATE FUNCTION @schema@.flow_builds(hold text) RETURNS SETOF text
+LANGUAGE sql IMMUTABLE AS $perdure$
+    SELECT json_array_elements_text(coalesce(replace(hold, '\u0000', '\ufffd')::json -> 'builds', '[]'))
+$perdure$;
+
 -- The hold of a run that has failed too often, with the builds of the hold that was there.
 CREATE FUNCTION @schema@.flow_failing(r @schema@.flow_runs, b @schema@.flow_batch, now bigint) RETURNS text
 LANGUAGE sql STABLE AS $perdure$
@@ -106,7 +112,7 @@ LANGUAGE sql STABLE AS $perdure$
         || ',"builds":[' || coalesce((
             SELECT string_agg(to_json(found.build)::text, ',' ORDER BY found.build COLLATE "C")
             FROM (
-                SELECT json_array_elements_text(coalesce((r).hold::json -> 'builds', '[]')) AS build
+                SELECT @schema@.flow_builds((r).hold) AS build
                 UNION SELECT (b).drive_build WHERE (b).drive_build IS NOT NULL
             ) AS found), '')
         || '],"at":"' || @schema@.flow_instant(now) || '"}'
