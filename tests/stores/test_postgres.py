@@ -221,6 +221,31 @@ async def test_of_two_stores_on_one_run_one_wins_every_time(schema: str) -> None
 
 
 @on_schemas
+async def test_of_two_commits_under_one_lease_one_wins_though_they_meet_at_the_row(schema: str) -> None:
+    stores = [await PostgresEventStore.connect(url(), schema=schema) for _ in range(2)]
+    story = Story(PURE, "r")
+    await story.write(stores[0], created(), started(), lease=replace(ME, claim="firm"))
+    step = {"type": "step_created", "step_name": "s", "input": None, "retry": {"max_attempts": 1, "delay_ms": 0}}
+    batches = [story.batch(step | {"step_id": name}) for name in "ab"]
+    lease = replace(ME, epoch=1)
+    async with await psycopg.AsyncConnection.connect(url()) as other:
+        await other.execute(stores[0]._database.sql("SELECT FROM @schema@.flow_runs FOR UPDATE"))
+        calls = [
+            asyncio.create_task(store.commit([Append(batch, lease)]))
+            for store, batch in zip(stores, batches, strict=True)
+        ]
+        waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+        async with await psycopg.AsyncConnection.connect(url(), autocommit=True) as look:
+            while await (await look.execute(waiting)).fetchone() != (2,):  # noqa: ASYNC110 - the server tells nobody
+                await asyncio.sleep(0.01)
+    answers = [answer for call in calls for answer in await call]
+    assert sorted(type(answer).__name__ for answer in answers) == ["Committed", "EventConflict"], answers
+    assert (await stores[0].history("r")).count(b"\n") == 3
+    for store in stores:
+        await store.close()
+
+
+@on_schemas
 async def test_of_two_stores_on_one_token_one_wins_every_time(schema: str) -> None:
     stores = [await PostgresEventStore.connect(url(), schema=schema) for _ in range(2)]
     for number in range(20):

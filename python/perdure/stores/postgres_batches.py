@@ -34,8 +34,7 @@ def arguments_of(appends: Sequence[Append]) -> tuple[object, ...]:
     creations = [batch.run_id for batch in batches if not batch.expected_sequence]
     linked = [run_id for batch in batches for run_id in batch.links]
     tokens = [hook.token_hash for batch in batches for hook in batch.insert_hooks]
-    # A lone run without other locks is locked by the statement that reads it.
-    runs = [batch.run_id for batch in batches] if len(batches) > 1 or linked or tokens else None
+    runs = [batch.run_id for batch in batches]
     plain: list[dict[str, object]] = []
     others: list[dict[str, object]] = []
     for place, append in enumerate(appends, 1):

@@ -296,9 +296,7 @@ BEGIN
         PERFORM pg_advisory_xact_lock(hashtext('perdure'), c.key)
         FROM (SELECT DISTINCT hashtext(run_id) AS key FROM unnest(creations) AS run_id ORDER BY key) AS c;
     END IF;
-    IF runs IS NOT NULL THEN
-        PERFORM FROM @schema@.flow_runs AS f WHERE f.run_id = ANY (runs) ORDER BY f.run_id FOR NO KEY UPDATE;
-    END IF;
+    PERFORM FROM @schema@.flow_runs AS f WHERE f.run_id = ANY (runs) ORDER BY f.run_id FOR NO KEY UPDATE;
     IF linked IS NOT NULL THEN
         PERFORM FROM @schema@.flow_runs AS f WHERE f.run_id = ANY (linked) ORDER BY f.run_id FOR KEY SHARE;
     END IF;
@@ -313,7 +311,7 @@ END $perdure$;
 
 -- Commits the plain batches whose run and lease are as expected and need no other change; says which. The rows are found by
 -- run id one after the other and changed where they lie, whatever the planner believed of the tables when it made the plan.
--- A lone run is not locked before: if another writer moves its row meanwhile, it is not where it was and nothing is changed.
+-- They must be locked already: an update by place would change a row that another writer had changed meanwhile.
 CREATE FUNCTION @schema@.flow_move(plain json, lines bytea[], clock bigint) RETURNS TABLE (place bigint, held bigint)
 LANGUAGE plpgsql SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $perdure$
 BEGIN
