@@ -64,10 +64,11 @@ FROM flow_runs GROUP BY status, terminal"""
 class SqliteEventStore:
     """Histories and index in one SQLite file.
 
-    `address`: a path, `sqlite:///path` (relative; four slashes begin an absolute one), `sqlite://path`, `sqlite:path`, or
-    `:memory:` for a database of this process; folder and file are made where they are missing. `clock` gives ns since 1970-01-01T00:00:00Z (R45). With `synchronous` "FULL" an acknowledged
-    commit survives power loss, with "NORMAL" it survives the end of the process only. `busy_seconds` bounds the wait for
-    another program's lock.
+    `address`: a path, `sqlite:///path` (relative; four slashes begin an absolute one), `sqlite://path`,
+    `sqlite:path`, or `:memory:` for a database of this process; folder and file are made where they are missing.
+    `clock` gives ns since 1970-01-01T00:00:00Z (R45). With `synchronous` "FULL" an acknowledged commit survives power
+    loss, with "NORMAL" it survives the end of the process only. `busy_seconds` bounds the wait for another program's
+    lock.
 
     The file is opened, and migrated if it must be, before the constructor returns. That raises `StoreUnavailable` if it
     cannot be opened now and `StoreError` if it is not ours to open: a database of the reference engine, or one that a newer
