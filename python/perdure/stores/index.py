@@ -62,7 +62,8 @@ class MemoryIndex:
 
     def earliest(self, run_id: str) -> int | None:
         """The run's earliest wakeup, ns."""
-        return min(self._runs[run_id].wakeups.values(), default=None)
+        entry = self._runs.get(run_id)
+        return min(entry.wakeups.values(), default=None) if entry is not None else None
 
     # writing -------------------------------------------------------------------------------------------------
 

@@ -165,6 +165,13 @@ class LeaseContract(StoreSuite):
         assert await store.history("r") == history
         assert await store.history("r", 2) == b""
 
+    @on_a_store
+    async def test_a_batch_without_events_creates_no_run(self, store: FlowEventStore) -> None:
+        (answer,) = await store.commit([Append(self.story("r").batch(), replace(ME, claim="firm", after="park"))])
+        assert not isinstance(answer, FlowError)
+        assert await store.run_ids() == []
+        await raised(RunNotFound, store.history("r"))
+
     # releases (R3, R44) --------------------------------------------------------------------------------------
 
     @on_a_store
