@@ -37,6 +37,9 @@ if TYPE_CHECKING:
         EngineClosed as EngineClosed,
     )
     from perdure.errors import (
+        EngineElsewhere as EngineElsewhere,
+    )
+    from perdure.errors import (
         EventConflict as EventConflict,
     )
     from perdure.errors import (
@@ -214,6 +217,7 @@ __all__ = [
     "CancellationRequest",
     "ChildOperationReference",
     "EngineClosed",
+    "EngineElsewhere",
     "Envelope",
     "EventConflict",
     "Flow",
@@ -304,6 +308,8 @@ _HOMES: Final[dict[str, str]] = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return import_module("importlib.metadata").version("perdure")  # read when asked for: the import stays light
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = globals()[name] = getattr(import_module(_HOMES.get(name, "perdure.errors")), name)

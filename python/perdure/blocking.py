@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable, Coroutine
 from functools import wraps
@@ -10,7 +11,7 @@ from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from perdure.engine import FlowEngine
-from perdure.errors import CallFromLoopThread, EngineClosed
+from perdure.errors import CallFromLoopThread, EngineClosed, EngineElsewhere
 from perdure.flow import FlowRuntime
 from perdure.stores.base import FlowEventStore
 
@@ -39,7 +40,10 @@ class BlockingFlowEngine:
     takes what `FlowEngine` takes. Use it as a context manager, or call `close()`.
     """
 
-    def __init__(self, runtime: FlowRuntime, store: FlowEventStore | str | None = None, **options: Any) -> None:
+    def __init__(
+        self, runtime: FlowRuntime, store: FlowEventStore | str | os.PathLike[str] | None = None, **options: Any
+    ) -> None:
+        self._process = os.getpid()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="perdure-loop", daemon=True)
         self._thread.start()
@@ -106,12 +110,17 @@ class BlockingFlowEngine:
             self._stop()
 
     def __enter__(self) -> Self:
+        if self._loop.is_closed():
+            raise EngineClosed
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
 
     def _call(self, work: Coroutine[Any, Any, T]) -> T:
+        if os.getpid() != self._process:  # a fork has no loop thread: nobody would ever answer
+            work.close()
+            raise EngineElsewhere("fork")
         if self._loop.is_closed():
             work.close()
             raise EngineClosed
@@ -148,5 +157,7 @@ async def _guarded(work: Coroutine[Any, Any, T]) -> T | _Exit:
         return _Exit(error)
 
 
-async def _make(runtime: FlowRuntime, store: FlowEventStore | str | None, options: dict[str, Any]) -> FlowEngine:
+async def _make(
+    runtime: FlowRuntime, store: FlowEventStore | str | os.PathLike[str] | None, options: dict[str, Any]
+) -> FlowEngine:
     return FlowEngine(runtime, store, **options)

@@ -31,9 +31,15 @@ class WorkflowContext:
     `Serialization("payload")` naming path and type. Builders raise the same for a value that JSON cannot hold exactly.
     """
 
-    __slots__ = ("_history", "_reads")
+    __slots__ = ("_find_step", "_history", "_reads")
 
-    def __init__(self, reads: Reads, history: Callable[[], list[Envelope]]) -> None:
+    def __init__(
+        self,
+        reads: Reads,
+        history: Callable[[], list[Envelope]],
+        find_step: Callable[[str], Step[..., Any] | None] = lambda name: None,
+    ) -> None:
+        self._find_step = find_step
         self._reads = reads
         self._history = history
 
@@ -135,6 +141,8 @@ class WorkflowContext:
 
     def first_resolved(self, *refs: tuple[str, str]) -> tuple[str, str] | None:
         """Of these (kind, id), kind step, wait or hook, the one that was resolved first; None while none is."""
+        if wrong := [kind for kind, _ in refs if kind not in ("step", "wait", "hook")]:
+            raise ValueError(f"first_resolved knows the kinds 'step', 'wait' and 'hook', not {wrong[0]!r}")
         found = self._reads.first_resolved(refs)
         return None if found is None else (found[0], found[1])
 
@@ -195,7 +203,11 @@ class WorkflowContext:
 
         `retry` defaults to the decorator's policy, then to 3 attempts at once; `timeout` to the decorator's limit.
         """
-        name, policy = (step, retry) if isinstance(step, str) else _declared(step, input, retry, timeout)
+        known = self._find_step(step) if isinstance(step, str) else step
+        if known is None:
+            name, policy = str(step), retry  # of another process's code: it will know the step, or refuse it by name
+        else:
+            name, policy = _declared(known, input, retry, timeout)
         limit = None if timeout is None else whole_ms("timeout", timeout, 1)
         wire_policy = None if policy is None else policy.to_json()
         return ScheduleStep(step_id, name, encode(input), wire_policy, limit)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import uuid
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -11,6 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from hashlib import sha256
+from os import PathLike, fspath
 from random import Random
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -25,9 +27,11 @@ from perdure.builds import RuntimeBuildCompatibility, admit
 from perdure.effects import Accepted, CommitMode, DriveOptions, Opening, Outcome
 from perdure.errors import (
     EngineClosed,
+    EngineElsewhere,
     EventConflict,
     FlowError,
     HookTokenNotFound,
+    InvalidRunId,
     InvalidTransition,
     ReplayLimitExceeded,
 )
@@ -57,6 +61,8 @@ _log = logging.getLogger("perdure")
 
 T = TypeVar("T")
 _OPENING: Final = frozenset({"start", "drive", "resume_scheduled_run", "resume_due_waits", "resume_due_retries"})
+_SHORTEST_LEASE: Final = timedelta(milliseconds=10)
+_SHORTEST_POLL: Final = timedelta(milliseconds=1)
 _WHITE_SPACE: Final = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(
     map(chr, range(0x2000, 0x200B))
 )
@@ -104,7 +110,7 @@ class FlowEngine(Inspection):
     def __init__(
         self,
         runtime: FlowRuntime,
-        store: FlowEventStore | str | None = None,
+        store: FlowEventStore | str | PathLike[str] | None = None,
         *,
         kernel: KernelName = "rust",
         max_replay_iterations: int = 1024,
@@ -126,12 +132,23 @@ class FlowEngine(Inspection):
         observer_limit: int = 10_000,
         random: Random | None = None,
     ) -> None:
-        if concurrency < 1:
-            raise ValueError(f"concurrency must be at least 1, not {concurrency}")
+        if not callable(getattr(runtime, "run_workflow", None)) or not callable(getattr(runtime, "run_step", None)):
+            raise TypeError(f"runtime is a Flow, or has run_workflow and run_step; {type(runtime).__name__} has not")
         if commit not in ("staged", "each"):
             raise ValueError(f"commit must be 'staged' or 'each', not {commit!r}")
+        _at_least("concurrency", concurrency, 1)
+        _at_least("max_failures", max_failures, 1)
+        _at_least("max_history_events", max_history_events, 1)
+        _at_least("lease_ttl", lease_ttl, _SHORTEST_LEASE)
+        _at_least("poll_interval", poll_interval, _SHORTEST_POLL)
+        _at_least("store_patience", store_patience, timedelta())
+        _at_least("cancel_grace", cancel_grace, timedelta())
+        self._process = os.getpid()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        if isinstance(store, PathLike):
+            store = fspath(store)
         self._owns_store = store is None or isinstance(store, str)
-        self.store: FlowEventStore = (
+        self._store: FlowEventStore = (
             MemoryEventStore() if store is None else open_store(store) if isinstance(store, str) else store
         )
         self.runtime = runtime
@@ -148,7 +165,7 @@ class FlowEngine(Inspection):
         self._cache_bytes = cache_bytes
         self._observing = ObserverQueue(observer, observer_limit) if observer is not None else None
         leasing = Leasing(
-            store=self.store,
+            store=self._store,
             owner=make_owner(),
             ttl_ns=lease_ttl // timedelta(microseconds=1) * 1_000,
             enabled=lease,
@@ -160,11 +177,11 @@ class FlowEngine(Inspection):
         self._keeper = LeaseKeeper(leasing, lambda: list(self._sessions.values()), poll_interval.total_seconds())
         self._shell = Shell(
             kernel=self._kernel,
-            store=self.store,
+            store=self._store,
             options=DriveOptions(self._limit, concurrency, commit, lease, max_history_events),
             max_event_bytes=max_event_bytes,
             patience_seconds=store_patience.total_seconds(),
-            clock=clock or self.store.clock,
+            clock=clock or self._store.clock,
             program=lambda run_id: RuntimeProgram(runtime, run_id),
             attempts=self._attempts,
             discarded=_log_discarded,
@@ -174,12 +191,32 @@ class FlowEngine(Inspection):
             leasing=leasing,
         )
 
+    @property
+    def store(self) -> FlowEventStore:
+        """The engine's store. Raises `EngineElsewhere` in a process that was forked after the engine was made."""
+        if os.getpid() != self._process:
+            raise EngineElsewhere("fork")
+        return self._store
+
+    def _check_use(self) -> None:
+        """Raises `EngineClosed` or `EngineElsewhere`: locks and tasks belong to one loop of one process."""
+        if self._closed:
+            raise EngineClosed
+        if os.getpid() != self._process:
+            raise EngineElsewhere("fork")
+        loop = asyncio.get_running_loop()
+        if self._loop is None:
+            self._loop = loop
+        elif self._loop is not loop:
+            raise EngineElsewhere("loop")
+
     @classmethod
     def in_memory(cls, runtime: FlowRuntime) -> Self:
         """An engine over a memory store of its own."""
         return cls(runtime)
 
     async def __aenter__(self) -> Self:
+        self._check_use()
         return self
 
     async def __aexit__(
@@ -205,7 +242,7 @@ class FlowEngine(Inspection):
             await self._observing.close()
         self._threads.close()
         if self._owns_store:
-            await self.store.close()
+            await self._store.close()
 
     # -- starting --------------------------------------------------------------------------------------------------
 
@@ -227,7 +264,7 @@ class FlowEngine(Inspection):
         run_id = str(uuid.uuid4()) if run_id is None else run_id
         call = {"op": "start", "spec": orjson.Fragment(spec.to_json()), "input": _raw(input), "drive": drive}
         self._kernel.check_spec(spec.to_json())
-        self._kernel.check_run_id(run_id)
+        self._check_run_id(run_id)
         await self._call(run_id, call)
         return run_id
 
@@ -273,7 +310,7 @@ class FlowEngine(Inspection):
 
     async def release_hold(self, run_id: str) -> bool:
         """Lets workers take a held run again, after its code was repaired (R43). False if it was not held."""
-        self._kernel.check_run_id(run_id)
+        self._check_run_id(run_id)
         return await self.store.release_hold(run_id)
 
     # -- waits and retries -----------------------------------------------------------------------------------------
@@ -395,12 +432,12 @@ class FlowEngine(Inspection):
 
     async def history(self, run_id: str) -> list[Envelope]:
         """All events of the run. Raises `RunNotFound`."""
-        self._kernel.check_run_id(run_id)
+        self._check_run_id(run_id)
         return Envelope.parse_lines(await self.store.history(run_id))
 
     async def read(self, run_id: str, look: Callable[[Run], T]) -> T:
         """What `look` says of the run, its latest events folded. Raises `RunNotFound`."""
-        self._kernel.check_run_id(run_id)
+        self._check_run_id(run_id)
         async with self._locked(run_id) as session:
             return look(await session.load())
 
@@ -409,14 +446,14 @@ class FlowEngine(Inspection):
     async def _call_snapshot(
         self, run_id: str, call: Mapping[str, object], *, take_over: bool = False
     ) -> WorkflowRunSnapshot:
-        self._kernel.check_run_id(run_id)
+        self._check_run_id(run_id)
         await self._call(run_id, call, take_over=take_over)
         return await self.snapshot(run_id)
 
     async def _call(self, run_id: str, call: Mapping[str, object], **options: Any) -> list[str]:
         """Judges the call, appends what is its own, drives where its row says so; gives the waits this call
         completed."""
-        self._kernel.check_run_id(run_id)
+        self._check_run_id(run_id)
         try:
             return await self._make_call(HostCall(run_id, call, **options))
         except FlowError as error:
@@ -515,6 +552,13 @@ class FlowEngine(Inspection):
         active.waiters += 1
         return active, joined
 
+    def _check_run_id(self, run_id: str) -> None:
+        if not isinstance(run_id, str):
+            raise TypeError(f"a run id is a str, not {type(run_id).__name__}")
+        if not run_id.isascii():  # also what has no UTF-8 form, which the kernel could not be given
+            raise InvalidRunId(run_id, "characters")
+        self._kernel.check_run_id(run_id)
+
     def _observe(self, run: Run, batch: Batch) -> None:
         if self._observing is not None and batch.lines:
             self._observing.put(run, batch)
@@ -526,10 +570,12 @@ class FlowEngine(Inspection):
         return spec.get("runtime_build_id") if isinstance(spec, dict) else None
 
     async def _find_hook(self, token: str) -> tuple[str, str]:
+        if not isinstance(token, str):
+            raise TypeError(f"a hook token is a str, not {type(token).__name__}")
         if not token.strip(_WHITE_SPACE):
             raise InvalidTransition("", "blank_token", "hook", "")
         found: list[tuple[str, str]] = []
-        for row in await self.store.find_active_hooks(sha256(token.encode()).digest()):
+        for row in await self.store.find_active_hooks(sha256(token.encode("utf-8", "surrogatepass")).digest()):
             hook = await self.read(row.run_id, lambda run, id=row.hook_id: run.hook(id))  # type: ignore[misc]  # binds the row
             if hook is not None and hook.token == token:  # whatever became of it meanwhile, the call by id judges
                 found.append((row.run_id, row.hook_id))
@@ -543,8 +589,7 @@ class FlowEngine(Inspection):
 
     @asynccontextmanager
     async def _locked(self, run_id: str) -> AsyncIterator[Session]:
-        if self._closed:
-            raise EngineClosed
+        self._check_use()
         session = self._sessions.get(run_id)
         if session is None:
             session = self._sessions[run_id] = Session(run_id, self._shell)
@@ -580,6 +625,13 @@ class FlowEngine(Inspection):
 
     def _attempts(self, run_id: str, on_outcome: Callable[[], None]) -> Attempts:
         return Attempts(self.runtime, run_id, self._threads, self._record_tracebacks, self._grace, on_outcome)
+
+
+def _at_least(name: str, value: Any, least: Any) -> None:
+    if type(value) is not type(least):
+        raise TypeError(f"{name} must be a {type(least).__name__}, not {type(value).__name__}")
+    if value < least:
+        raise ValueError(f"{name} must be at least {least}, not {value}")
 
 
 def _raw(value: object) -> orjson.Fragment:

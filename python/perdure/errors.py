@@ -14,7 +14,7 @@
     │   └── EventConflict  LeaseLost  LeaseHeld
     ├── StoreError
     │   └── StoreUnavailable  OutcomeUnknown
-    ├── EngineClosed  CallFromLoopThread
+    ├── EngineClosed  CallFromLoopThread  EngineElsewhere
     └── StepError
         └── NonRetryable  RetryAfter  StepCancelled  StepFailed
 
@@ -33,6 +33,7 @@ from perdure.difference import first_difference
 __all__ = [
     "CallFromLoopThread",
     "EngineClosed",
+    "EngineElsewhere",
     "EventConflict",
     "FlowError",
     "HistoryLimitExceeded",
@@ -566,6 +567,23 @@ class CallFromLoopThread(FlowError):
 
     def __str__(self) -> str:
         return "a blocking engine cannot be called from its own loop thread; inline and async steps use what they are given"
+
+
+class EngineElsewhere(FlowError):
+    """The engine was made in another process, or first used on another event loop. `reason`: "fork" or "loop"."""
+
+    code = "engine_elsewhere"
+    _TEXT: ClassVar[dict[str, str]] = {
+        "fork": "the engine was made before this process was forked; make one engine in each process, after the fork",
+        "loop": "the engine belongs to the event loop it was first used on; make one for each loop, or use the blocking one",
+    }
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return self._TEXT.get(self.reason, self.reason)
 
 
 class StepError(FlowError):

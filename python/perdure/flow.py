@@ -155,6 +155,14 @@ class Flow:
         Raises `ValueError` for a second workflow of that name and version, `TypeError` for an `async def`.
         """
 
+        given: dict[str, Any] = {"name": name, "version": version}
+        for what, text in given.items():
+            if not isinstance(text, str):
+                hint = ' (write @flow.workflow("name"), with a name)' if callable(text) else ""
+                raise TypeError(f"the {what} of a workflow is a text, not {type(text).__name__}{hint}")
+            if not text.strip():
+                raise ValueError(f"the {what} of a workflow is blank")
+
         def register(function: WorkflowFunction) -> Workflow:
             if inspect.iscoroutinefunction(underlying(function)):
                 raise TypeError(
@@ -181,6 +189,10 @@ class Flow:
         timeout: timedelta | None,
         inline: bool,
     ) -> Step[..., Any]:
+        if retry is not None and not isinstance(retry, RetryPolicy):
+            raise TypeError(
+                f"the retry of step {name!r} is a RetryPolicy such as RetryPolicy.fixed(3, delay), not {type(retry).__name__}"
+            )
         known = self._steps.get(name)
         if known is not None:
             both = f"at {place(known.function)} and at {place(function)}"
@@ -248,7 +260,7 @@ class Flow:
     def run_workflow(self, invocation: WorkflowInvocation) -> RuntimeCommand:
         """Asks the workflow for its next command. Raises `WorkflowNotRegistered`, or what the function raises."""
         workflow = self.find_workflow(invocation.spec.name, invocation.spec.version)
-        return workflow.function(WorkflowContext(invocation.reads, invocation.history))
+        return workflow.function(WorkflowContext(invocation.reads, invocation.history, self._steps.get))
 
     def plan_step(self, step_name: str) -> StepPlan:
         """How this step is run. Raises `StepNotRegistered`, or `TypeError` if an annotation of it names nothing."""

@@ -23,7 +23,10 @@ _PAGE = 500
 class Inspection(ABC):
     """The reading half of an engine: nothing here appends."""
 
-    store: FlowEventStore
+    @property
+    @abstractmethod
+    def store(self) -> FlowEventStore:
+        """The engine's store."""
 
     @abstractmethod
     async def read(self, run_id: str, look: Callable[[Run], T]) -> T:

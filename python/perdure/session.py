@@ -328,6 +328,8 @@ class Session:
                     effect = steps.send(answer)
         except (StopIteration, _StepExited):
             pass
+        except (KeyboardInterrupt, SystemExit) as error:  # raised by workflow code; they must not leave the task
+            active.attempts.fatal = error
         except StoreError:  # patience is over: no other commit, the lease expires by itself (R1)
             self.epoch = self._unfinished = None
             raise

@@ -53,6 +53,8 @@ def open_store(address: str) -> FlowEventStore:
 
     Raises `StoreError` for a scheme this release has no store for, and what opening the store raises."""
     scheme, colon, _ = address.partition(":")
+    if address == "memory":
+        raise StoreError("'memory' names a file; write 'memory:' for a store in memory, or './memory' for that file")
     if address in ("memory:", "memory://"):
         return MemoryEventStore()
     if scheme == "jsonl" and colon:
