@@ -39,6 +39,8 @@ class Party:
     owner: str
     leases: bool
     concurrency: int
+    each: bool
+    """Whether it commits what it staged apart from the decision that follows."""
     gone: Callable[[], bool]
     answers: Callable[[Reads], bytes | None]
     """What its workflow would ask for on this run; None if it would raise."""
@@ -193,7 +195,8 @@ class Auditor:
         owed = bool(book.run.closing()) and bool(events)
         kinds = [envelope["event"]["type"] for envelope in events]
         foreign = lease is None or lease.claim == "if_free"
-        if not foreign and owed and not _ENDS & set(kinds):
+        before_the_end = party.each and set(kinds) <= _OUTCOMES | {"wait_completed"}  # R19: the closing comes after it
+        if not foreign and owed and not _ENDS & set(kinds) and not before_the_end:
             self.fail("R19", f"{where}: a final failure owes the end of the run, and {kinds} was added instead")
         for number, envelope in enumerate(events, book.run.last_sequence + 1):
             event = envelope["event"]

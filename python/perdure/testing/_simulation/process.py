@@ -129,7 +129,13 @@ class Process:
         self.calls: list[asyncio.Task[None]] = []
         self._idle = world.random.choice(_IDLE_S)
         self.party = Party(
-            name, "", settings.lease, settings.concurrency, lambda: self.lane.dead or self.closed, self._answer
+            name,
+            "",
+            settings.lease,
+            settings.concurrency,
+            settings.commit == "each",
+            lambda: self.lane.dead or self.closed,
+            self._answer,
         )
         self.engine = self._make_engine()
         self.party.owner = self.engine.owner
