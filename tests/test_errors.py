@@ -51,6 +51,7 @@ SAMPLES: list[FlowError] = [
     errors.StoreUnavailable("sqlite: disk full"),
     errors.OutcomeUnknown("sqlite: commit did not answer"),
     errors.EngineClosed(),
+    errors.CallFromOwnStep("r"),
     errors.EngineElsewhere("fork"),
     errors.CallFromLoopThread(),
     errors.StepError("odd"),

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
         CallFromLoopThread as CallFromLoopThread,
     )
     from perdure.errors import (
+        CallFromOwnStep as CallFromOwnStep,
+    )
+    from perdure.errors import (
         EngineClosed as EngineClosed,
     )
     from perdure.errors import (
@@ -214,6 +217,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BlockingFlowEngine",
     "CallFromLoopThread",
+    "CallFromOwnStep",
     "CancellationRequest",
     "ChildOperationReference",
     "EngineClosed",

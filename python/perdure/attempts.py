@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final, cast
@@ -20,6 +21,8 @@ from perdure.threads import StepThreads
 __all__ = ["Attempts"]
 
 _log = logging.getLogger("perdure")
+STEP_OF: Final[ContextVar[str | None]] = ContextVar("perdure_step_of", default=None)
+"""The run whose step this thread or task is running: a call that would wait for that run is refused."""
 _MAX_SUGGESTION_MS: Final = 2**64 - 1
 
 
@@ -106,6 +109,7 @@ class Attempts:
 
     async def _run_async(self, live: _Live, invocation: StepInvocation) -> None:
         result: bytes | BaseException
+        STEP_OF.set(self.run_id)
         try:
             value = self.runtime.run_step(invocation)
             if inspect.isawaitable(value):
@@ -122,12 +126,15 @@ class Attempts:
         self._finish(live, result)
 
     def _result_of(self, invocation: StepInvocation) -> bytes | BaseException:
+        outer = STEP_OF.set(self.run_id)
         try:
             return completed_outcome(self.runtime.run_step(invocation), self.record_tracebacks)
         except Exception as error:  # noqa: BLE001 - whatever a step raises is its outcome
             return self._failure(error, invocation)
         except BaseException as error:  # noqa: BLE001 - KeyboardInterrupt and SystemExit are handed to the drive
             return error
+        finally:
+            STEP_OF.reset(outer)
 
     def _failure(self, error: BaseException, invocation: StepInvocation) -> bytes:
         if isinstance(error, RetryAfter) and not 0 < (suggested_ms(error.delay) or 0) <= _MAX_SUGGESTION_MS:

@@ -10,6 +10,7 @@ from functools import wraps
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
+from perdure.attempts import STEP_OF
 from perdure.engine import FlowEngine
 from perdure.errors import CallFromLoopThread, EngineClosed, EngineElsewhere
 from perdure.flow import FlowRuntime
@@ -127,7 +128,7 @@ class BlockingFlowEngine:
         if threading.current_thread() is self._thread:
             work.close()
             raise CallFromLoopThread
-        future = asyncio.run_coroutine_threadsafe(_guarded(work), self._loop)
+        future = asyncio.run_coroutine_threadsafe(_guarded(work, STEP_OF.get()), self._loop)
         try:
             result = future.result()
         except BaseException:  # Ctrl-C while waiting: the call must not go on behind the caller's back
@@ -150,7 +151,8 @@ class _Exit:
         self.error = error
 
 
-async def _guarded(work: Coroutine[Any, Any, T]) -> T | _Exit:
+async def _guarded(work: Coroutine[Any, Any, T], step_of: str | None) -> T | _Exit:
+    STEP_OF.set(step_of)  # a call of a step's thread stays one on the loop
     try:
         return await work
     except (KeyboardInterrupt, SystemExit) as error:

@@ -22,10 +22,11 @@ import orjson
 from perdure import kernel as kernels
 from perdure import payload
 from perdure.asking import RuntimeProgram, spec_of
-from perdure.attempts import Attempts
+from perdure.attempts import STEP_OF, Attempts
 from perdure.builds import RuntimeBuildCompatibility, admit
 from perdure.effects import Accepted, CommitMode, DriveOptions, Opening, Outcome
 from perdure.errors import (
+    CallFromOwnStep,
     EngineClosed,
     EngineElsewhere,
     EventConflict,
@@ -61,6 +62,7 @@ _log = logging.getLogger("perdure")
 
 T = TypeVar("T")
 _OPENING: Final = frozenset({"start", "drive", "resume_scheduled_run", "resume_due_waits", "resume_due_retries"})
+_DRIVING: Final = _OPENING | {"resume_wait", "resume_hook", "dispose_hook", "request_cancellation"}
 _SHORTEST_LEASE: Final = timedelta(milliseconds=10)
 _SHORTEST_POLL: Final = timedelta(milliseconds=1)
 _WHITE_SPACE: Final = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(
@@ -89,6 +91,10 @@ class HostCall:
     @property
     def starts(self) -> bool:
         return self.call["op"] == "start"
+
+    @property
+    def drives(self) -> bool:
+        return self.call["op"] in _DRIVING and self.call.get("drive") is not False
 
     @property
     def opens_drive(self) -> bool:
@@ -461,6 +467,8 @@ class FlowEngine(Inspection):
             raise
 
     async def _make_call(self, call: HostCall) -> list[str]:
+        if call.drives and STEP_OF.get() == call.run_id:
+            raise CallFromOwnStep(call.run_id)
         while True:
             async with self._locked(call.run_id) as session:
                 unready = session.unready()

@@ -14,7 +14,7 @@
     │   └── EventConflict  LeaseLost  LeaseHeld
     ├── StoreError
     │   └── StoreUnavailable  OutcomeUnknown
-    ├── EngineClosed  CallFromLoopThread  EngineElsewhere
+    ├── EngineClosed  CallFromLoopThread  CallFromOwnStep  EngineElsewhere
     └── StepError
         └── NonRetryable  RetryAfter  StepCancelled  StepFailed
 
@@ -32,6 +32,7 @@ from perdure.difference import first_difference
 
 __all__ = [
     "CallFromLoopThread",
+    "CallFromOwnStep",
     "EngineClosed",
     "EngineElsewhere",
     "EventConflict",
@@ -567,6 +568,19 @@ class CallFromLoopThread(FlowError):
 
     def __str__(self) -> str:
         return "a blocking engine cannot be called from its own loop thread; inline and async steps use what they are given"
+
+
+class CallFromOwnStep(FlowError):
+    """A step made a call that drives its own run: it would wait for itself. Nothing was written."""
+
+    code = "call_from_own_step"
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(run_id)
+        self.run_id: str | None = run_id
+
+    def __str__(self) -> str:
+        return f"a step of run {self.run_id!r} cannot wait for that run to be driven; pass drive=False, or call from outside"
 
 
 class EngineElsewhere(FlowError):

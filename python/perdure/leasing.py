@@ -94,20 +94,19 @@ class Leasing:
 
     # -- holds -----------------------------------------------------------------------------------------------------
 
-    async def with_hold(self, lease: Lease, reads: Reads, error: FlowError) -> Lease:
-        """The hold of a drift rides on the release (R43); an engine without a build raises without holding."""
-        if not lease.owner or lease.after == "keep" or not self._holds(error):
+    async def with_hold(self, lease: Lease, reads: Reads, error: FlowError, worker: bool) -> Lease:
+        """The hold of a drift rides on the release (R43); a direct call of an engine without a build raises without
+        holding, a worker always holds, or it would claim the run again at once."""
+        drifted = isinstance(error, NonDeterministic) and (worker or self.build is not None)
+        if lease.after == "keep" or not drifted:
             return lease
         return replace(lease, hold=await self._hold(reads, error))
 
     async def hold_without_lease(self, run: Run, error: FlowError) -> None:
         """The same for a drive that never held the lease: only if nobody else drives and nothing was appended since."""
-        if self._holds(error) and run.last_sequence:
+        if isinstance(error, NonDeterministic) and self.build is not None and run.last_sequence:
             hold = await self._hold(run, error)
             await self.store.set_hold(run.run_id, hold, expected_sequence=run.last_sequence)
-
-    def _holds(self, error: FlowError) -> bool:
-        return isinstance(error, NonDeterministic) and self.build is not None
 
     async def _hold(self, reads: Reads, error: FlowError) -> str:
         builds = {self.build}

@@ -372,7 +372,7 @@ class Session:
                     raise active.lost
                 lease = leasing.for_drive(self.epoch, active.opening, effect, view)
                 if effect.error is not None:
-                    lease = await leasing.with_hold(lease, view, effect.error)
+                    lease = await leasing.with_hold(lease, view, effect.error, active.opening.worker)
                 answer = await self.commit(view, lease)
                 active.created.set()
                 if isinstance(answer, Accepted):

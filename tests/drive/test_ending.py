@@ -6,7 +6,15 @@ import asyncio
 
 import pytest
 
-from perdure import Flow, FlowEngine, MemoryEventStore, RuntimeCommand, WorkflowContext
+from perdure import (
+    Flow,
+    FlowEngine,
+    MemoryEventStore,
+    NonDeterministic,
+    RunFilter,
+    RuntimeCommand,
+    WorkflowContext,
+)
 from perdure.kernel import KernelName
 
 
@@ -56,3 +64,23 @@ async def test_a_claim_whose_drive_never_began_goes_back(name: KernelName) -> No
         call.cancel()
         await asyncio.wait([call])
     assert not (await store.lease("r")).live
+
+
+@pytest.mark.parametrize("name", ["rust", "pure"])
+async def test_a_worker_without_a_build_holds_what_drifts(name: KernelName) -> None:
+    """R43: it raised and would claim the run again at once; with no build in its set, any worker that has one may try."""
+    store = MemoryEventStore()
+    first, changed = Flow(), Flow()
+    first.workflow("flow")(lambda ctx: ctx.create_hook("h", "canary-one"))
+    changed.workflow("flow")(lambda ctx: ctx.create_hook("h", "canary-two"))
+    async with FlowEngine(first, store, kernel=name) as engine:
+        await engine.start("flow", run_id="r")
+        await engine.record_progress("r", {"progress_id": "p", "completed": 1})  # something to look at
+    async with FlowEngine(changed, store, kernel=name) as worker:
+        (claimed,) = await store.claim(worker.owner, 1, ttl_ns=30_000_000_000)
+        with pytest.raises(NonDeterministic):
+            await worker.drive_claimed(claimed)
+        assert await store.claim(worker.owner, 1, ttl_ns=30_000_000_000) == []
+        assert [row.run_id for row in (await worker.runs(RunFilter(held=True))).runs] == ["r"]
+        assert await worker.release_hold("r")
+        assert len(await store.claim(worker.owner, 1, ttl_ns=30_000_000_000)) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ import pytest
 
 from perdure import (
     BlockingFlowEngine,
+    CallFromLoopThread,
+    CallFromOwnStep,
     EngineClosed,
     EngineElsewhere,
     Flow,
@@ -176,3 +179,44 @@ async def test_first_resolved_of_an_unknown_kind() -> None:
 
     async with FlowEngine(made) as engine:
         assert (await engine.run("w")).status == "completed"
+
+
+@pytest.mark.parametrize("form", ["thread", "inline"])
+def test_a_step_that_drives_its_own_run(form: str) -> None:
+    """It would wait for itself for ever; with drive=False the same call is fine (R23)."""
+    made = Flow()
+    told: list[str] = []
+
+    @made.step(inline=form == "inline")
+    def meddle(run_id: str) -> None:
+        calls: list[Callable[[str], object]] = [engine.drive, engine.request_cancellation]
+        for call in calls:
+            try:
+                call(run_id)
+            except (CallFromOwnStep, CallFromLoopThread) as error:
+                told.append(type(error).__name__)
+
+    @made.workflow("w")
+    def workflow(ctx: WorkflowContext) -> RuntimeCommand:
+        return ctx.complete() if ctx.step_completed("a") else ctx.schedule_step("a", meddle, ctx.run_id)
+
+    with BlockingFlowEngine(made) as engine:
+        assert engine.run("w", run_id="r").status == "completed"
+    assert told == [{"thread": "CallFromOwnStep", "inline": "CallFromLoopThread"}[form]] * 2
+
+
+async def test_an_async_step_that_drives_its_own_run() -> None:
+    made = Flow()
+
+    @made.step
+    async def meddle(run_id: str) -> str:
+        with pytest.raises(CallFromOwnStep):
+            await engine.drive(run_id)
+        return (await engine.request_cancellation(run_id, drive=False)).status
+
+    @made.workflow("w")
+    def workflow(ctx: WorkflowContext) -> RuntimeCommand:
+        return ctx.cancel() if ctx.cancellation_request() else ctx.schedule_step("a", meddle, ctx.run_id)
+
+    async with FlowEngine(made) as engine, asyncio.timeout(10):
+        assert (await engine.run("w", run_id="r")).status == "cancelled"
