@@ -26,11 +26,15 @@ class RuntimeProgram:
     def __init__(self, runtime: FlowRuntime, run_id: str) -> None:
         self._runtime = runtime
         self._run_id = run_id
+        self._spec = WorkflowSpec.from_json(b"{}")
+        self._raw_spec = b""
 
     def ask(self, reads: Reads, history: Callable[[], bytes]) -> Asked:
         """One call of the workflow function. Raises `WorkflowRaised` for what user code raised, our own errors as
         they are."""
-        spec = WorkflowSpec.from_json(reads.spec)
+        if (raw := reads.spec) != self._raw_spec:  # a run's spec never changes; it is read once per drive
+            self._spec, self._raw_spec = WorkflowSpec.from_json(raw), raw
+        spec = self._spec
         invocation = WorkflowInvocation(self._run_id, spec, reads, lambda: Envelope.parse_lines(history()))
         try:
             command = self._runtime.run_workflow(invocation)
