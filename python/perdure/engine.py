@@ -63,8 +63,7 @@ _log = logging.getLogger("perdure")
 T = TypeVar("T")
 _OPENING: Final = frozenset({"start", "drive", "resume_scheduled_run", "resume_due_waits", "resume_due_retries"})
 _DRIVING: Final = _OPENING | {"resume_wait", "resume_hook", "dispose_hook", "request_cancellation"}
-_SHORTEST_LEASE: Final = timedelta(milliseconds=10)
-_SHORTEST_POLL: Final = timedelta(milliseconds=1)
+_SHORTEST: Final = {"lease_ttl": timedelta(milliseconds=10), "poll_interval": timedelta(milliseconds=1)}
 _WHITE_SPACE: Final = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(
     map(chr, range(0x2000, 0x200B))
 )
@@ -109,8 +108,17 @@ class FlowEngine(Inspection):
     """Drives workflow runs on the running asyncio event loop.
 
     `runtime` is a `Flow` or any `FlowRuntime`; `store` a store, a URL or path such as `sqlite:///app.db`, or None for
-    memory. A store made here is closed with the engine, one that was passed in is not. Every error is a `FlowError`
-    and every error of a drive has `.run_id`.
+    memory. A store made here is closed with the engine, one that was passed in is not. What goes wrong with a run or a
+    store is a `FlowError`, with `.run_id` where a run is meant; a value of the wrong type is `TypeError` or `ValueError`.
+
+    Settings: `kernel` "rust" or "pure"; `max_replay_iterations` passes and conflicts in a row before
+    `ReplayLimitExceeded` (R6); `concurrency` live attempts per run (R26); `max_event_bytes` of one event's JSON;
+    `commit` "staged" or "each" (R18); `record_tracebacks` in failure events (R53); `builds` this engine may drive
+    (spec 08 §8.5); `clock` gives ns since 1970 (default: the store's); `store_patience` for a store that fails (R1);
+    `cancel_grace` for steps that a cancellation took away (R21); `lease`, `lease_ttl` and `poll_interval` for other
+    engines' appends (R2); `max_failures` of a worker's drives before a hold (R44); `max_history_events` (R6);
+    `cache_bytes` of idle projections, counted by their histories; `observer` and its queue's `observer_limit` (R52);
+    `random` for back-off only.
     """
 
     def __init__(
@@ -138,25 +146,15 @@ class FlowEngine(Inspection):
         observer_limit: int = 10_000,
         random: Random | None = None,
     ) -> None:
-        if not callable(getattr(runtime, "run_workflow", None)) or not callable(getattr(runtime, "run_step", None)):
-            raise TypeError(f"runtime is a Flow, or has run_workflow and run_step; {type(runtime).__name__} has not")
-        if commit not in ("staged", "each"):
-            raise ValueError(f"commit must be 'staged' or 'each', not {commit!r}")
-        _at_least("concurrency", concurrency, 1)
-        _at_least("max_failures", max_failures, 1)
-        _at_least("max_history_events", max_history_events, 1)
-        _at_least("lease_ttl", lease_ttl, _SHORTEST_LEASE)
-        _at_least("poll_interval", poll_interval, _SHORTEST_POLL)
-        _at_least("store_patience", store_patience, timedelta())
-        _at_least("cancel_grace", cancel_grace, timedelta())
+        _check_runtime(runtime, commit)
+        _check_counts(concurrency=concurrency, max_failures=max_failures, max_history_events=max_history_events)
+        _check_durations(
+            lease_ttl=lease_ttl, poll_interval=poll_interval, store_patience=store_patience, cancel_grace=cancel_grace
+        )
         self._process = os.getpid()
         self._loop: asyncio.AbstractEventLoop | None = None
-        if isinstance(store, PathLike):
-            store = fspath(store)
-        self._owns_store = store is None or isinstance(store, str)
-        self._store: FlowEventStore = (
-            MemoryEventStore() if store is None else open_store(store) if isinstance(store, str) else store
-        )
+        self._owns_store = store is None or isinstance(store, str | PathLike)
+        self._store = _store_of(store)
         self.runtime = runtime
         self.builds = builds
         self._kernel = kernels.load(kernel)
@@ -170,16 +168,7 @@ class FlowEngine(Inspection):
         self._idle = asyncio.Event()
         self._cache_bytes = cache_bytes
         self._observing = ObserverQueue(observer, observer_limit) if observer is not None else None
-        leasing = Leasing(
-            store=self._store,
-            owner=make_owner(),
-            ttl_ns=lease_ttl // timedelta(microseconds=1) * 1_000,
-            enabled=lease,
-            build=builds.current if builds is not None else None,
-            max_failures=max_failures,
-            is_dead=is_dead,
-            random=random or Random(),
-        )
+        leasing = self._leasing(lease, lease_ttl, max_failures, random or Random())
         self._keeper = LeaseKeeper(leasing, lambda: list(self._sessions.values()), poll_interval.total_seconds())
         self._shell = Shell(
             kernel=self._kernel,
@@ -195,6 +184,18 @@ class FlowEngine(Inspection):
             idle=self._keep,
             closed=lambda: self._closed,
             leasing=leasing,
+        )
+
+    def _leasing(self, enabled: bool, ttl: timedelta, max_failures: int, random: Random) -> Leasing:
+        return Leasing(
+            store=self._store,
+            owner=make_owner(),
+            ttl_ns=ttl // timedelta(microseconds=1) * 1_000,
+            enabled=enabled,
+            build=self.builds.current if self.builds is not None else None,
+            max_failures=max_failures,
+            is_dead=is_dead,
+            random=random,
         )
 
     @property
@@ -635,11 +636,34 @@ class FlowEngine(Inspection):
         return Attempts(self.runtime, run_id, self._threads, self._record_tracebacks, self._grace, on_outcome)
 
 
+def _check_runtime(runtime: object, commit: str) -> None:
+    if not callable(getattr(runtime, "run_workflow", None)) or not callable(getattr(runtime, "run_step", None)):
+        raise TypeError(f"runtime is a Flow, or has run_workflow and run_step; {type(runtime).__name__} has not")
+    if commit not in ("staged", "each"):
+        raise ValueError(f"commit must be 'staged' or 'each', not {commit!r}")
+
+
+def _check_counts(**counts: int) -> None:
+    for name, value in counts.items():
+        _at_least(name, value, 1)
+
+
+def _check_durations(**durations: timedelta) -> None:
+    for name, value in durations.items():
+        _at_least(name, value, _SHORTEST.get(name, timedelta()))
+
+
 def _at_least(name: str, value: Any, least: Any) -> None:
     if type(value) is not type(least):
         raise TypeError(f"{name} must be a {type(least).__name__}, not {type(value).__name__}")
     if value < least:
         raise ValueError(f"{name} must be at least {least}, not {value}")
+
+
+def _store_of(store: FlowEventStore | str | PathLike[str] | None) -> FlowEventStore:
+    if store is None:
+        return MemoryEventStore()
+    return open_store(fspath(store)) if isinstance(store, str | PathLike) else store
 
 
 def _raw(value: object) -> orjson.Fragment:
