@@ -46,6 +46,9 @@ UseName = Literal["kernel", "run", "continue"]
 KERNELS: Final[tuple[KernelName, ...]] = get_args(KernelName)
 STORES: Final[tuple[StoreName, ...]] = get_args(StoreName)
 SHELLS: Final[tuple[ShellName, ...]] = get_args(ShellName)
+DEFAULT_STORES: Final[tuple[StoreName, ...]] = ("memory", "sqlite")
+DEFAULT_SHELLS: Final[tuple[ShellName, ...]] = ("asyncio",)
+"""Where every row can be used; the other stores and shells take longer and are asked for by name."""
 USES: Final[tuple[UseName, ...]] = get_args(UseName)
 
 _T = TypeVar("_T")
@@ -54,11 +57,11 @@ _T = TypeVar("_T")
 def run_files(
     files: Iterable[Path],
     kernels: Sequence[KernelName] = KERNELS,
-    stores: Sequence[StoreName] = STORES,
+    stores: Sequence[StoreName] = DEFAULT_STORES,
     commit: CommitMode = "staged",
     say: Callable[[str], None] = lambda line: None,
     *,
-    shells: Sequence[ShellName] = SHELLS,
+    shells: Sequence[ShellName] = DEFAULT_SHELLS,
     uses: Sequence[UseName] = USES,
 ) -> Report:
     """Uses every row of `files` in every way that fits it; `say` gets a line for each failure as it happens.
@@ -141,8 +144,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--kernel", action="append", choices=KERNELS, help="judge this kernel (repeatable; default: both)"
     )
-    parser.add_argument("--store", action="append", choices=STORES, help="run on this store (repeatable; default: all)")
-    parser.add_argument("--shell", action="append", choices=SHELLS, help="run in this shell (repeatable; default: all)")
+    parser.add_argument(
+        "--store", action="append", choices=STORES, help="run on this store (repeatable; default: memory and sqlite)"
+    )
+    parser.add_argument(
+        "--shell", action="append", choices=SHELLS, help="run in this shell (repeatable; default: asyncio)"
+    )
     parser.add_argument("--use", action="append", choices=USES, help="use the rows so (repeatable; default: all)")
     parser.add_argument(
         "--commit", choices=get_args(CommitMode), default="staged", help="how engines commit (default: staged)"
@@ -153,10 +160,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         report = run_files(
             given.files,
             _named(given.kernel, KERNELS),
-            _named(given.store, STORES),
+            _named(given.store, DEFAULT_STORES),
             given.commit,
             lambda line: print(line, flush=True),
-            shells=_named(given.shell, SHELLS),
+            shells=_named(given.shell, DEFAULT_SHELLS),
             uses=_named(given.use, USES),
         )
     except (Unreadable, ImportError) as error:
