@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import pytest
 
@@ -76,6 +76,7 @@ class World:
     kernel: KernelName
     store: FlowEventStore
     clock: Clock
+    blocking_shell: bool = False
 
     def engine(
         self, runtime: FlowRuntime, store: FlowEventStore | WatchedStore | None = None, **options: Any
@@ -83,6 +84,8 @@ class World:
         """A new engine on this world's store, or on one that wraps it. Nothing but the store outlives it."""
         options = {"kernel": self.kernel, "record_tracebacks": False} | options
         chosen = cast(FlowEventStore, store or self.store)
+        if self.blocking_shell:
+            return cast(FlowEngine, Threaded(BlockingFlowEngine(runtime, chosen, **options)))
         return FlowEngine(runtime, chosen, **options)
 
     def blocking(self, runtime: FlowRuntime, **options: Any) -> BlockingFlowEngine:
@@ -96,6 +99,25 @@ class World:
             view = view.stage([envelope.raw], envelope.timestamp.ns)
         batch = cast(View, view).append(os.urandom(16 * len(history)))
         assert [type(answer) for answer in await self.store.commit([Append(batch)])] == [Committed]
+
+
+class Threaded:
+    """Each method of the blocking engine as a coroutine that waits for it in a thread, so it can be written like the other."""
+
+    def __init__(self, engine: BlockingFlowEngine) -> None:
+        self._engine = engine
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._engine, name)
+        if not callable(found):
+            return found
+        return lambda *args, **kwargs: asyncio.to_thread(found, *args, **kwargs)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await asyncio.to_thread(self._engine.close)
 
 
 def open_store(kind: str, folder: Path, clock: Clock) -> FlowEventStore:
