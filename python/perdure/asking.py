@@ -37,20 +37,20 @@ class RuntimeProgram:
         spec = self._spec
         invocation = WorkflowInvocation(self._run_id, spec, reads, lambda: Envelope.parse_lines(history()))
         try:
-            command = self._runtime.run_workflow(invocation)
+            command: object = self._runtime.run_workflow(invocation)  # whatever a host returns
+            if not isinstance(command, RuntimeCommand):
+                given = type(command).__name__
+                raise TypeError(f"it returned {given}; return a command such as ctx.complete(...)")
+            return Asked(command.to_json(), command.timeouts)
         except FlowError as error:
             error.run_id = error.run_id or self._run_id
             raise
         except Exception as error:
-            raise WorkflowRaised(self._run_id, spec.name, spec.version, _brief(error), where_raised(error)) from error
-        if not isinstance(command, RuntimeCommand):
-            raise WorkflowRaised(
-                self._run_id,
-                spec.name,
-                spec.version,
-                f"TypeError: it returned {type(command).__name__}; return a command such as ctx.complete(...)",
-            )
-        return Asked(command.to_json(), command.timeouts)
+            raise self._raised(error) from error
+
+    def _raised(self, error: Exception) -> WorkflowRaised:
+        spec = self._spec
+        return WorkflowRaised(self._run_id, spec.name, spec.version, _brief(error), where_raised(error))
 
     def timeout_ms(self, step_name: str, step_id: str) -> int | None:
         """The declared time limit of a step. Raises `StepNotRegistered`."""
@@ -58,6 +58,10 @@ class RuntimeProgram:
             return plan_of(self._runtime, step_name).timeout_ms
         except StepNotRegistered as error:
             raise StepNotRegistered(error.step_name, step_id) from None
+        except FlowError:
+            raise
+        except Exception as error:  # a step that cannot be planned must not cost the outcomes staged beside it (R1)
+            raise self._raised(error) from error
 
 
 def spec_of(runtime: FlowRuntime, workflow: str | WorkflowSpec | Callable[..., Any]) -> WorkflowSpec:

@@ -103,6 +103,7 @@ class Drive:
     _lines: bytes | None = None
     _held: bool = False
     _parked: int = -1
+    _marked: bool = False
     _aside: bool = False
     _began: bool = False
 
@@ -135,15 +136,19 @@ class Drive:
     # -- the parts of the loop -------------------------------------------------------------------------------------
 
     def _look(self) -> Steps:
-        """Another owner's live lease: it does what is due, this drive stands aside (R2)."""
-        self._held = self.opening.held
-        if not self.options.leases or self._held or self.run.last_sequence == 0:
+        """Another owner's live lease: it does what is due, this drive stands aside (R2), or is refused if it drives
+        without leases."""
+        self._held = self._marked = self.opening.held
+        if self._held or self.run.last_sequence == 0:
             return
         standing = yield Look()
         if not isinstance(standing, Standing):
             raise TypeError(f"Look was answered with {type(standing).__name__}")
-        self._parked = standing.parked
-        self._aside = standing.held_elsewhere and not self.opening.take_over
+        self._parked, self._marked = standing.parked, standing.marked
+        if standing.held_elsewhere and not self.opening.take_over:
+            if not self.options.leases:
+                raise LeaseHeld(self.run.run_id)
+            self._aside = True
 
     def _open(self) -> None:
         run, opening = self.run, self.opening
@@ -208,7 +213,7 @@ class Drive:
             self._broken = error
             return False
         parks = not (ends or launches or self.live) and view.last_visible <= self._asked
-        commits = view.last_sequence > self.run.last_sequence or self._owes_lease(parks, bool(launches))
+        commits = view.last_sequence > self.run.last_sequence or self._owes_lease(parks, bool(launches), accepted)
         if commits:
             refusal = yield from self._commit(Commit(view, "park" if parks else "keep", accepted))
             if refusal is not None:
@@ -224,11 +229,12 @@ class Drive:
         self._staged = yield from self._take()
         return False
 
-    def _owes_lease(self, parks: bool, launches: bool) -> bool:
-        """Whether the lease columns change although no event does (§G): a claim before a launch, or a parking."""
-        if not self.options.leases:
-            return False
-        return (launches and not self._held) or (parks and (self._held or self._parked < self.run.last_sequence))
+    def _owes_lease(self, parks: bool, launches: bool, accepted: bool) -> bool:
+        """Whether the lease columns change although no event does (§G): a claim before a launch, a parking, or the end
+        of a hold or back-off by a decision that was accepted. Without leases a launch still asks whether others drive."""
+        if (accepted and self._marked) or (launches and not self._held):
+            return True
+        return self.options.leases and parks and (self._held or self._parked < self.run.last_sequence)
 
     def _decide(self, view: View, clock: int) -> Generator[Effect, object, tuple[View, bool]]:
         while True:
@@ -319,6 +325,8 @@ class Drive:
     def _after_commit(self, accepted: Accepted, commit: Commit) -> None:
         batch = accepted.batch
         self._began, self._held = True, accepted.held
+        if commit.accepted:
+            self._marked = False
         if commit.after == "park":
             self._parked = batch.last_sequence
         self.completed_waits += [s.subject for s in self._staged if s.kind == "wait"]

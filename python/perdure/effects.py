@@ -77,11 +77,12 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """`held_elsewhere`: another owner's lease is live. `parked`: the sequence at which the run was parked, or -1
-    (R3)."""
+    """`held_elsewhere`: another owner's lease is live. `parked`: the sequence at which the run was parked, or -1 (R3).
+    `marked`: the run is held or backs off, which an accepted decision ends (R43, R44)."""
 
     held_elsewhere: bool
     parked: int
+    marked: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -163,7 +163,7 @@ class LeaseKeeper:
     async def _keep(self) -> None:
         loop = asyncio.get_running_loop()
         interval = self.leasing.ttl_seconds / 3
-        renew_at, seen = loop.time() + interval, await self.leasing.store.changes()
+        renew_at, seen = loop.time() + interval, -1
         while any(s.active is not None for s in self.sessions()):
             await asyncio.sleep(min(self.poll_seconds, max(0.0, renew_at - loop.time())))
             try:

@@ -181,6 +181,7 @@ class Session:
         loop = asyncio.get_running_loop()
         give_up = loop.time() + self._shell.patience_seconds
         backoff, unknown = _FIRST_BACKOFF_SECONDS, False
+        first_asked_at = loop.time()
         while True:
             asked_at = loop.time()
             try:
@@ -193,7 +194,8 @@ class Session:
                 backoff = min(backoff * 2, _LAST_BACKOFF_SECONDS)
                 continue
             if unknown and isinstance(answer, EventConflict | LeaseLost) and await self._is_durable(batch, lease):
-                return self._accepted(batch, await self._epoch_in_store(), asked_at)
+                # Which try it was that the store took is not known: the lease counts from before the first.
+                return self._accepted(batch, await self._epoch_in_store(), first_asked_at)
             if isinstance(answer, Committed):
                 return self._accepted(batch, answer.epoch if lease is not None else self.epoch, asked_at)
             if isinstance(answer, LeaseLost):
@@ -402,7 +404,8 @@ class Session:
         if held and state.owner is not None and leasing.is_dead(state.owner):
             await self._shell.store.void(state.owner)
             held = False
-        return Standing(held, state.parked_sequence)
+        marked = bool(state.hold or state.failures or state.not_before)
+        return Standing(held, state.parked_sequence, marked)
 
     async def _check_lease(self, active: ActiveDrive, renew: bool) -> None:
         """Nothing is launched under a lease that was lost or may have expired, however late an answer came (R2)."""

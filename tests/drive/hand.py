@@ -21,10 +21,12 @@ from perdure.effects import (
     DriveOptions,
     Effect,
     Load,
+    Look,
     NextOutcomes,
     Opening,
     Outcome,
     Release,
+    Standing,
     StartSteps,
     Taken,
 )
@@ -82,6 +84,7 @@ class Hand:
         self.drive = Drive(run, self.program, options, opening, self.clock, self.discarded.append)
         self._steps = self.drive.steps()
         self.effect: Effect | None = None
+        self.bare_commits = 0
         self._send(None)
 
     # -- answers ---------------------------------------------------------------------------------------------------
@@ -159,16 +162,29 @@ class Hand:
         return self.kernel.project("r", self.log, DEFAULT_MAX_EVENT_BYTES)
 
     def _staged(self) -> int:
-        return self._due(Commit).view.last_sequence - self.run.last_sequence
+        return _stages(self._due(Commit), self.run)
 
     def _due(self, kind: type[E]) -> E:
         assert isinstance(self.effect, kind), f"the drive asks for {self.effect}, not for {kind.__name__}"
         return self.effect
 
     def _send(self, answer: object) -> None:
-        self.effect = None
+        """Sends an answer; what is about the lease alone is answered here: nobody else has one."""
         with suppress(StopIteration):
-            self.effect = self._steps.send(answer)
+            effect, self.effect = self._steps.send(answer), None
+            while isinstance(effect, Look) or (isinstance(effect, Commit) and not _stages(effect, self.run)):
+                if isinstance(effect, Look):
+                    effect = self._steps.send(Standing(held_elsewhere=False, parked=-1))
+                else:
+                    self.bare_commits += 1
+                    effect = self._steps.send(Accepted(effect.view.append(b"")))
+            self.effect = effect
+            return
+        self.effect = None
+
+
+def _stages(commit: Commit, run: Run) -> int:
+    return commit.view.last_sequence - run.last_sequence
 
 
 def done(step_id: str, output: object = None, attempt: int = 1) -> Outcome:

@@ -1,19 +1,25 @@
-"""A drive that is cancelled before its first line still ends as one: it gives back what it holds and stands in nobody's way."""
+"""How drives end, and what they owe when they do: leases, holds, and the outcomes beside a failure."""
 
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from perdure import (
     Flow,
     FlowEngine,
+    LeaseHeld,
     MemoryEventStore,
     NonDeterministic,
     RunFilter,
+    RuntimeBuildCompatibility,
     RuntimeCommand,
+    StoreUnavailable,
     WorkflowContext,
+    WorkflowRaised,
 )
 from perdure.kernel import KernelName
 
@@ -84,3 +90,116 @@ async def test_a_worker_without_a_build_holds_what_drifts(name: KernelName) -> N
         assert [row.run_id for row in (await worker.runs(RunFilter(held=True))).runs] == ["r"]
         assert await worker.release_hold("r")
         assert len(await store.claim(worker.owner, 1, ttl_ns=30_000_000_000)) == 1
+
+
+class Gate:
+    """Two engines' flows over one step that waits to be let through, and counts who runs it."""
+
+    def __init__(self) -> None:
+        self.open, self.runs = asyncio.Event(), 0
+        self.flow = Flow()
+
+        @self.flow.step
+        async def slow(_: object) -> str:
+            self.runs += 1
+            await self.open.wait()
+            return "done"
+
+        @self.flow.workflow("flow")
+        def workflow(ctx: WorkflowContext) -> RuntimeCommand:
+            return ctx.complete() if ctx.step_completed("a") else ctx.schedule_step("a", slow, 1)
+
+
+async def until_runs(gate: Gate, number: int) -> None:
+    while gate.runs < number:  # noqa: ASYNC110 - the step says so in its own turn
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("name", ["rust", "pure"])
+async def test_a_drive_without_a_lease_is_refused_before_it_redelivers(name: KernelName) -> None:
+    """R2: `lease=False` runs nothing while another's lease is live, also where there is no event to commit."""
+    store, gate = MemoryEventStore(), Gate()
+    async with FlowEngine(gate.flow, store, kernel=name) as owner:
+        driving = asyncio.create_task(owner.run("flow", run_id="r"))
+        await until_runs(gate, 1)
+        async with FlowEngine(gate.flow, store, kernel=name, lease=False) as other:
+            with pytest.raises(LeaseHeld):
+                await other.drive("r")
+        assert gate.runs == 1
+        gate.open.set()
+        assert (await driving).status == "completed"
+
+
+@pytest.mark.parametrize("name", ["rust", "pure"])
+async def test_a_step_that_cannot_be_planned_costs_no_outcome(name: KernelName) -> None:
+    """R1: whatever looking up a step raises ends the drive by a typed error, with the outcomes beside it committed."""
+    flow, calls = Flow(), []
+
+    @flow.step(inline=True)
+    def first() -> None:
+        calls.append("first")
+
+    def second(value: "Nowhere") -> None:  # type: ignore[name-defined]  # noqa: F821, UP037 - names nothing on purpose
+        calls.append("second")
+
+    flow.step(second)
+
+    @flow.workflow("flow")
+    def workflow(ctx: WorkflowContext) -> RuntimeCommand:
+        return ctx.schedule_step("b", "second", 1) if ctx.step_completed("a") else ctx.schedule_step("a", "first")
+
+    async with FlowEngine(flow, kernel=name) as engine:
+        for _ in range(2):
+            with pytest.raises(WorkflowRaised):
+                await engine.start("flow", run_id="r")
+        assert calls == ["first"]
+        assert [e.type for e in await engine.history("r")][-1] == "step_completed"
+
+
+@pytest.mark.parametrize("name", ["rust", "pure"])
+async def test_renewals_go_on_after_a_store_that_could_not_answer(name: KernelName) -> None:
+    """R2: the first question of the lease keeper fails; the lease of a long step is renewed all the same."""
+    store, gate = MemoryEventStore(), Gate()
+    changes, renew, renewals = store.changes, store.renew, []
+    failures = [StoreUnavailable("not now")]
+
+    async def failing() -> int:
+        if failures:
+            raise failures.pop()
+        return await changes()
+
+    async def counted(*args: Any, **kwargs: Any) -> Any:
+        renewals.append(args)
+        if len(renewals) == 2:
+            gate.open.set()
+        return await renew(*args, **kwargs)
+
+    store.changes, store.renew = failing, counted  # type: ignore[method-assign]  # this store's answers are the test
+    ttl = timedelta(milliseconds=60)
+    async with FlowEngine(
+        gate.flow, store, kernel=name, lease_ttl=ttl, poll_interval=timedelta(milliseconds=5)
+    ) as engine:
+        async with asyncio.timeout(20):
+            assert (await engine.run("flow", run_id="r")).status == "completed"
+    assert len(renewals) >= 2
+
+
+@pytest.mark.parametrize("name", ["rust", "pure"])
+async def test_a_direct_drive_ends_a_hold(name: KernelName) -> None:
+    """R43: an accepted decision clears the hold, also of a drive that has no event to add to a parked run."""
+    store = MemoryEventStore()
+    first, changed = Flow(), Flow()
+    first.workflow("flow")(lambda ctx: ctx.wait_for("w", timedelta(hours=1)))
+    changed.workflow("flow")(lambda ctx: ctx.wait_until("w", "2199-01-01T00:00:00Z"))
+    builds = RuntimeBuildCompatibility("b1", accept_unpinned=True)
+    async with FlowEngine(first, store, kernel=name, builds=builds) as engine:
+        await engine.start("flow", run_id="r")
+    async with FlowEngine(changed, store, kernel=name, builds=builds) as engine:
+        with pytest.raises(NonDeterministic):
+            await engine.drive("r")
+    assert (await store.lease("r")).hold is not None
+    async with FlowEngine(first, store, kernel=name, builds=builds) as engine:
+        assert (await engine.drive("r")).status == "suspended"
+    state = await store.lease("r")
+    assert state.hold is None
+    assert state.claim_at is not None  # the wait's time: a worker finds it again

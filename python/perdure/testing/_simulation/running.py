@@ -197,7 +197,7 @@ class Simulation:
     async def _make(self, process: Process, call: Call) -> None:
         book = self.auditor.book(call.run_id)
         process.note(f"asked: {call}")
-        before = calls.verdict(call, book.run, self.loop.clock_ns())
+        before, since = calls.verdict(call, book.run, self.loop.clock_ns()), book.run.last_sequence
         answer: WorkflowRunSnapshot | None = None
         refusal: FlowError | None = None
         try:
@@ -206,11 +206,11 @@ class Simulation:
             refusal = error
         said = "ok" if refusal is None else type(refusal).__name__
         process.note(f"answered: {call.op} {call.run_id}: {said}")
-        self._judge(process, call, before, said)
+        self._judge(process, call, before, said, since)
         if answer is not None:
             self._check_snapshot(answer)
 
-    def _judge(self, process: Process, call: Call, before: str | None, said: str) -> None:
+    def _judge(self, process: Process, call: Call, before: str | None, said: str, since: int) -> None:
         book = self.auditor.book(call.run_id)
         after = calls.verdict(call, book.run, self.loop.clock_ns())
         if said in ("StoreUnavailable", "OutcomeUnknown", "EngineClosed", "ReplayLimitExceeded"):
@@ -221,7 +221,17 @@ class Simulation:
             return
         if before == "ok" and call.drives:
             return  # what the drive raises
+        if said in self._verdicts_between(call, book, since):
+            return  # judged between two appends of others
         self.auditor.fail(7, f"{process.name}: {call} was answered {said}; the table says {before}")
+
+    def _verdicts_between(self, call: Call, book: Book, since: int) -> set[str | None]:
+        """What the tables said at each sequence the run went through while the call was under way."""
+        runs = (
+            self.auditor.kernel.project(book.run_id, book.at(sequence), DEFAULT_MAX_EVENT_BYTES)
+            for sequence in range(max(1, since), book.run.last_sequence + 1)
+        )
+        return {calls.verdict(call, run, self.loop.clock_ns()) for run in runs}
 
     def _check_snapshot(self, snapshot: WorkflowRunSnapshot) -> None:
         """Nothing is ever shown that is not durable."""
