@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 
 from perdure.attempts import plan_of
 from perdure.commands import RuntimeCommand
-from perdure.effects import Asked
+from perdure.effects import Asked, HistoryNeeded
 from perdure.errors import FlowError, StepNotRegistered, WorkflowNotRegistered, WorkflowRaised
 from perdure.flow import FlowRuntime, WorkflowInvocation
 from perdure.kernel import Reads
@@ -45,10 +45,12 @@ class RuntimeProgram:
         except FlowError as error:
             error.run_id = error.run_id or self._run_id
             raise
-        except Exception as error:
+        except (KeyboardInterrupt, SystemExit, HistoryNeeded):
+            raise
+        except BaseException as error:  # also a CancelledError: it is not this task that was cancelled
             raise self._raised(error) from error
 
-    def _raised(self, error: Exception) -> WorkflowRaised:
+    def _raised(self, error: BaseException) -> WorkflowRaised:
         spec = self._spec
         return WorkflowRaised(self._run_id, spec.name, spec.version, _brief(error), where_raised(error))
 
@@ -83,6 +85,6 @@ def where_raised(error: BaseException) -> str | None:
     return f"{last.filename}:{last.lineno} in {last.name}"
 
 
-def _brief(error: Exception) -> str:
+def _brief(error: BaseException) -> str:
     text = str(error)
     return f"{type(error).__name__}: {text[:500]}" if text else type(error).__name__

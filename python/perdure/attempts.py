@@ -34,6 +34,7 @@ class _Live:
     context: StepContext
     mode: str
     over: bool = False
+    ended: bool = False
     task: asyncio.Task[object] | None = None
     timer: asyncio.TimerHandle | None = None
 
@@ -47,6 +48,7 @@ class Attempts:
     threads: StepThreads
     record_tracebacks: bool
     grace: timedelta
+    lingering: set[asyncio.Task[object]]
     on_outcome: Callable[[], None]
     outcomes: list[Outcome] = field(default_factory=list)
     fatal: BaseException | None = None
@@ -65,15 +67,22 @@ class Attempts:
             if live is None:
                 continue
             self._retire(live)
+            if live.task is not None:
+                self.lingering.add(live.task)
+                live.task.add_done_callback(self.lingering.discard)
             if ended or not self.grace:
                 self._stop(live)
             else:
                 loop.call_later(self.grace.total_seconds(), self._stop, live)
 
-    def abort(self) -> None:
-        """Ends everything that still runs: the drive was cancelled or failed. The steps stay `running` in history."""
+    async def abort(self) -> None:
+        """Ends everything that still runs: the drive was cancelled or failed. The steps stay `running` in history. Async
+        attempts are waited for, at most the grace period; threads cannot be (R54)."""
+        tasks = [live.task for live in self._live.values() if live.task is not None]
         self.release(tuple(self._live), ended=True)
         self.outcomes.clear()
+        if tasks:
+            await asyncio.wait(tasks, timeout=self.grace.total_seconds())
 
     # -- one attempt -----------------------------------------------------------------------------------------------
 
@@ -85,9 +94,6 @@ class Attempts:
         invocation = StepInvocation(
             self.run_id, attempt.step_id, attempt.step_name, attempt.input, attempt.attempt, context
         )
-        if attempt.timeout_ms is not None:
-            loop = asyncio.get_running_loop()
-            live.timer = loop.call_later(attempt.timeout_ms / 1000, self._time_out, live, attempt.timeout_ms)
         if plan.mode == "inline":
             self._finish(live, self._result_of(invocation))
         elif plan.mode == "async":
@@ -99,8 +105,10 @@ class Attempts:
         loop = asyncio.get_running_loop()
 
         def work() -> None:
-            result = self._result_of(invocation)
             try:
+                if live.attempt.timeout_ms is not None:
+                    loop.call_soon_threadsafe(self._arm, live)
+                result = self._result_of(invocation)
                 loop.call_soon_threadsafe(self._finish, live, result)
             except RuntimeError:  # the loop is closed: nobody waits for this result any more
                 _log.debug("the result of step %s came after its engine was closed", invocation.step_id)
@@ -110,6 +118,7 @@ class Attempts:
     async def _run_async(self, live: _Live, invocation: StepInvocation) -> None:
         result: bytes | BaseException
         STEP_OF.set(self.run_id)
+        self._arm(live)
         try:
             value = self.runtime.run_step(invocation)
             if inspect.isawaitable(value):
@@ -144,7 +153,14 @@ class Attempts:
             )
         return failure_outcome(error, self.record_tracebacks)
 
+    def _arm(self, live: _Live) -> None:
+        """The time limit counts from the function's start (R54)."""
+        limit_ms = live.attempt.timeout_ms
+        if limit_ms is not None and not live.over:
+            live.timer = asyncio.get_running_loop().call_later(limit_ms / 1000, self._time_out, live, limit_ms)
+
     def _finish(self, live: _Live, result: bytes | BaseException) -> None:
+        live.ended = True
         if live.over:
             return
         self._live.pop((live.attempt.step_id, live.attempt.attempt), None)
@@ -161,6 +177,7 @@ class Attempts:
         if live.over:
             return
         self._finish(live, timeout_outcome(timeout_ms))
+        live.ended = False  # its outcome is known, its function goes on
         live.context.cancelled.set()
         self._stop(live)
 
@@ -173,7 +190,7 @@ class Attempts:
     def _stop(self, live: _Live) -> None:
         if live.task is not None:
             live.task.cancel()
-        elif live.mode == "thread":
+        elif live.mode == "thread" and not live.ended:
             self.threads.abandon()
 
 

@@ -11,9 +11,11 @@ from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from perdure.attempts import STEP_OF
+from perdure.builds import RuntimeBuildCompatibility
 from perdure.engine import FlowEngine
 from perdure.errors import CallFromLoopThread, EngineClosed, EngineElsewhere
 from perdure.flow import FlowRuntime
+from perdure.observing import Observer
 from perdure.stores.base import FlowEventStore
 
 __all__ = ["BlockingFlowEngine"]
@@ -76,6 +78,7 @@ class BlockingFlowEngine:
     terminate_for_host_shutdown = _blocking(FlowEngine.terminate_for_host_shutdown)
     record_progress = _blocking(FlowEngine.record_progress)
     link_child_operation = _blocking(FlowEngine.link_child_operation)
+    runtime_build_id = _blocking(FlowEngine.runtime_build_id)
     snapshot = _blocking(FlowEngine.snapshot)
     history = _blocking(FlowEngine.history)
     runs = _blocking(FlowEngine.runs)
@@ -98,6 +101,20 @@ class BlockingFlowEngine:
     def owner(self) -> str:
         """The engine's identity as a holder of leases (R2)."""
         return self._engine.owner
+
+    @property
+    def observer(self) -> Observer | None:
+        """The observer this engine was given."""
+        return self._engine.observer
+
+    @property
+    def runtime_build_compatibility(self) -> RuntimeBuildCompatibility | None:
+        """The builds this engine was given (spec 08 §8.5)."""
+        return self._engine.runtime_build_compatibility
+
+    def supports_runtime_build(self, build: str | None = None) -> bool:
+        """Whether this engine may drive runs pinned to `build`, None for runs that are not pinned."""
+        return self._engine.supports_runtime_build(build)
 
     @property
     def observations_dropped(self) -> int:

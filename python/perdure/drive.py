@@ -8,7 +8,7 @@ lets the live attempts go. Between two effects the run is nobody else's: the she
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -100,6 +100,9 @@ class Drive:
     _concurrency: int = 0
     known_sequence: int = 0
     _timeouts: dict[str, int] = field(default_factory=dict)
+    _undo: tuple[int, dict[str, int | None]] | None = None
+    _settle_until: int | None = None
+    _kept_clock: int | None = None
     _lines: bytes | None = None
     _held: bool = False
     _parked: int = -1
@@ -117,7 +120,7 @@ class Drive:
             if self.run.terminal:
                 yield from self._end()
                 return
-            clock = self.clock()
+            clock = self.clock() if self._kept_clock is None else self._kept_clock
             view = self.run.stage(_drafts(self._staged), clock)
             if self._staged and self.options.mode == "each" and self._broken is None:
                 yield from self._commit_outcomes(clock)
@@ -184,19 +187,32 @@ class Drive:
     def _settle_broken(self, view: View, broken: FlowError) -> Steps:
         """Ask no more, start nothing; record what the running attempts still bring, then raise (R1, R14). The lease is
         given back with the last of it."""
-        last = not self.live
+        self._kept_clock = None
+        yield from self._settle_no_longer()
+        last, released = not self.live, False
         if self._staged or (last and self._held):
             refusal = yield from self._commit(Commit(view, "fail" if last else "keep", error=broken))
             if isinstance(refusal, EventConflict):
                 return
+            released = refusal is None and self.options.leases
             if refusal is not None:
                 self._staged = []
-        elif last and self.options.leases:
-            yield Failed(broken)
         if last:
+            if not released:
+                yield Failed(broken)
             raise broken
         if not self.run.terminal:
             self._staged = yield from self._take()
+
+    def _settle_no_longer(self) -> Steps:
+        """What still runs when the settle grace is over is let go; its steps stay `running` (R14)."""
+        if self.options.settle_grace is None or not self.live:
+            return
+        if self._settle_until is None:
+            self._settle_until = self.clock() + self.options.settle_grace
+        elif self.clock() >= self._settle_until:
+            yield Release(tuple(self.live), ended=True)
+            self.live.clear()
 
     def _pass(self, view: View, clock: int) -> Generator[Effect, object, bool]:
         """One pass: ask if there is something to see, commit, launch, wait. True when the drive ends suspended."""
@@ -210,14 +226,18 @@ class Drive:
                 accepted = True
             launches, view = ([], view) if ends else self._plan(view, clock)
         except FlowError as error:
-            self._broken = error
+            self._forget_decision()
+            self._broken, self._kept_clock = error, clock  # the outcomes keep the time the workflow saw (R13)
             return False
         parks = not (ends or launches or self.live) and view.last_visible <= self._asked
         commits = view.last_sequence > self.run.last_sequence or self._owes_lease(parks, bool(launches), accepted)
         if commits:
             refusal = yield from self._commit(Commit(view, "park" if parks else "keep", accepted))
             if refusal is not None:
+                self._forget_decision()
+                self._kept_clock = None if isinstance(refusal, EventConflict) else clock
                 return False
+        self._undo = None
         self._restarts = []
         if launches and not self.run.terminal:
             self.live.update(dict.fromkeys((a.step_id, a.attempt) for a in launches))
@@ -242,7 +262,8 @@ class Drive:
                 asked = self.program.ask(view, lambda: self._history(view))
                 break
             except HistoryNeeded:
-                self._lines = (yield from self._load(0)) if self.run.last_sequence else b""
+                known = self.run.last_sequence
+                self._lines = _first_lines((yield from self._load(0)), known) if known else b""
         decision = view.decide(asked.command, clock, self._horizon)
         if decision.counts:
             if self._counted >= self.options.limit:
@@ -250,13 +271,29 @@ class Drive:
             self._counted += 1
         elif decision.drafts:
             self._counted = 0
-        if decision.concurrency is not None:
-            self._concurrency = min(self.options.concurrency, decision.concurrency)
-        self._timeouts.update(asked.timeouts)
         staged = view.stage(decision.drafts, clock)
         if decision.drafts and not decision.ends and staged.last_sequence > self.options.max_events:
             raise HistoryLimitExceeded(view.run_id, self.options.max_events)
+        self._adopt(decision.concurrency, asked.timeouts)
         return staged, decision.ends
+
+    def _adopt(self, concurrency: int | None, timeouts: Mapping[str, int]) -> None:
+        """Limits of this decision; `_undo` takes them back if it is refused (R26, R54)."""
+        self._undo = (self._concurrency, {step_id: self._timeouts.get(step_id) for step_id in timeouts})
+        if concurrency is not None:
+            self._concurrency = min(self.options.concurrency, concurrency)
+        self._timeouts.update(timeouts)
+
+    def _forget_decision(self) -> None:
+        if self._undo is None:
+            return
+        self._concurrency, timeouts = self._undo
+        for step_id, limit_ms in timeouts.items():
+            if limit_ms is None:
+                del self._timeouts[step_id]
+            else:
+                self._timeouts[step_id] = limit_ms
+        self._undo = None
 
     def _history(self, view: View) -> bytes:
         """All lines the workflow may see; staged events have no id yet and show an empty one."""
@@ -358,8 +395,6 @@ class Drive:
         tail = yield from self._load(self.run.last_sequence)
         if tail:
             self.run.extend(tail)
-            if self._lines is not None:
-                self._lines += tail
         yield from self._notice()
 
     def _notice(self) -> Steps:
@@ -368,6 +403,7 @@ class Drive:
             return
         self.known_sequence = self.run.last_sequence
         self._counted = 0
+        self._lines = None
         if gone := tuple(key for key in self.live if not self.run.terminal and not _runs_at(self.run, *key)):
             for key in gone:
                 del self.live[key]
@@ -385,7 +421,10 @@ class Drive:
         """Waits until something can be recorded or decided (R9); the waits due come ahead of the outcomes."""
         if due := self.run.due_waits(self.clock()):
             return _waits(due)
-        taken = yield NextOutcomes(self.run.next_wakeup(self.clock(), self._horizon))
+        until = self.run.next_wakeup(self.clock(), self._horizon)
+        if self._settle_until is not None:
+            until = self._settle_until if until is None else min(until, self._settle_until)
+        taken = yield NextOutcomes(until)
         if not isinstance(taken, Taken):
             raise TypeError(f"NextOutcomes was answered with {type(taken).__name__}")
         if taken.foreign:
@@ -411,6 +450,11 @@ class Drive:
     def _settle_one(self, outcome: Outcome, clock: int, restart: bool) -> _Staged:
         drafts = self.run.settle(outcome.step_id, outcome.attempt, outcome.outcome, clock, self._horizon, restart)
         return _Staged("step", tuple(drafts), outcome.step_id, outcome.attempt, outcome)
+
+
+def _first_lines(lines: bytes, count: int) -> bytes:
+    """The first `count` lines: a load may bring events that the run has not folded yet."""
+    return b"".join(line + b"\n" for line in lines.split(b"\n")[:count])
 
 
 def _drafts(staged: Iterable[_Staged]) -> list[bytes]:

@@ -172,6 +172,7 @@ class DriveOptions:
     mode: CommitMode
     leases: bool = False  # hold the run's lease while driving (R2)
     max_events: int = 200_000  # the longest history a decision may make (R6)
+    settle_grace: int | None = None  # ns to wait for running attempts after a refusal (R14)
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,7 +115,8 @@ class FlowEngine(Inspection):
     `ReplayLimitExceeded` (R6); `concurrency` live attempts per run (R26); `max_event_bytes` of one event's JSON;
     `commit` "staged" or "each" (R18); `record_tracebacks` in failure events (R53); `builds` this engine may drive
     (spec 08 §8.5); `clock` gives ns since 1970 (default: the store's); `store_patience` for a store that fails (R1);
-    `cancel_grace` for steps that a cancellation took away (R21); `lease`, `lease_ttl` and `poll_interval` for other
+    `cancel_grace` for steps that a cancellation took away (R21); `settle_grace` for steps that still run when the drive is
+    refused, None to wait for them (R14); `lease`, `lease_ttl` and `poll_interval` for other
     engines' appends (R2); `max_failures` of a worker's drives before a hold (R44); `max_history_events` (R6);
     `cache_bytes` of idle projections, counted by their histories; `observer` and its queue's `observer_limit` (R52);
     `random` for back-off only.
@@ -136,6 +137,7 @@ class FlowEngine(Inspection):
         clock: Callable[[], int] | None = None,
         store_patience: timedelta = timedelta(seconds=60),
         cancel_grace: timedelta = timedelta(seconds=10),
+        settle_grace: timedelta | None = None,
         lease: bool = True,
         lease_ttl: timedelta = timedelta(seconds=30),
         poll_interval: timedelta = timedelta(milliseconds=50),
@@ -151,6 +153,8 @@ class FlowEngine(Inspection):
         _check_durations(
             lease_ttl=lease_ttl, poll_interval=poll_interval, store_patience=store_patience, cancel_grace=cancel_grace
         )
+        if settle_grace is not None:
+            _check_durations(settle_grace=settle_grace)
         self._process = os.getpid()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._owns_store = store is None or isinstance(store, str | PathLike)
@@ -159,6 +163,7 @@ class FlowEngine(Inspection):
         self.builds = builds
         self._kernel = kernels.load(kernel)
         self._threads = StepThreads()
+        self._lingering: set[asyncio.Task[object]] = set()
         self._limit = max(1, max_replay_iterations)
         self._record_tracebacks = record_tracebacks
         self._grace = cancel_grace
@@ -167,13 +172,21 @@ class FlowEngine(Inspection):
         self._calls = 0
         self._idle = asyncio.Event()
         self._cache_bytes = cache_bytes
+        self._observer = observer
         self._observing = ObserverQueue(observer, observer_limit) if observer is not None else None
         leasing = self._leasing(lease, lease_ttl, max_failures, random or Random())
         self._keeper = LeaseKeeper(leasing, lambda: list(self._sessions.values()), poll_interval.total_seconds())
         self._shell = Shell(
             kernel=self._kernel,
             store=self._store,
-            options=DriveOptions(self._limit, concurrency, commit, lease, max_history_events),
+            options=DriveOptions(
+                self._limit,
+                concurrency,
+                commit,
+                lease,
+                max_history_events,
+                None if settle_grace is None else settle_grace // timedelta(microseconds=1) * 1_000,
+            ),
             max_event_bytes=max_event_bytes,
             patience_seconds=store_patience.total_seconds(),
             clock=clock or self._store.clock,
@@ -244,6 +257,10 @@ class FlowEngine(Inspection):
         while self._calls:
             self._idle.clear()
             await self._idle.wait()
+        for lingering in self._lingering:
+            lingering.cancel()
+        if self._lingering:
+            await asyncio.wait(self._lingering)
         await self._keeper.close()
         if self._observing is not None:
             await self._observing.close()
@@ -304,6 +321,24 @@ class FlowEngine(Inspection):
         claim is completed first, and a failure is counted on the run (R9, R44)."""
         await self._call(claimed.run_id, {"op": "drive"}, due=claimed.now, claimed=claimed)
         return await self.snapshot(claimed.run_id)
+
+    @property
+    def observer(self) -> Observer | None:
+        """The observer this engine was given."""
+        return self._observer
+
+    @property
+    def runtime_build_compatibility(self) -> RuntimeBuildCompatibility | None:
+        """The builds this engine was given (spec 08 §8.5)."""
+        return self.builds
+
+    def supports_runtime_build(self, build: str | None = None) -> bool:
+        """Whether this engine may drive runs pinned to `build`, None for runs that are not pinned."""
+        return build is None if self.builds is None else self.builds.supports(build)
+
+    async def runtime_build_id(self, run_id: str) -> str | None:
+        """The build a run is pinned to, None if it is not. Raises `RunNotFound`."""
+        return await self.read(run_id, lambda run: run.build_id)
 
     @property
     def observations_dropped(self) -> int:
@@ -526,8 +561,7 @@ class FlowEngine(Inspection):
                     call.own_waits += [orjson.loads(draft)["wait_id"] for draft in drafts]
                 if session.active is not None:
                     session.active.wake()
-                # Where another owner's lease is live, its drive sees these events and this call is done (R2).
-                return control.drive and (answer.held or not claims or not self._shell.leasing.enabled)
+                return control.drive  # under another owner's live lease the drive finds that out and stands aside (R2)
             if not isinstance(answer, EventConflict):
                 raise answer
             await session.extend()
@@ -539,6 +573,9 @@ class FlowEngine(Inspection):
             if call.claimed is not None:
                 session.adopt(call.claimed)
             await session.give_back()
+        else:
+            await session.finish_commit()
+            session.active.wake()
 
     def _join(self, session: Session, call: HostCall) -> tuple[ActiveDrive, bool]:
         if call.claimed is not None:
@@ -633,7 +670,9 @@ class FlowEngine(Inspection):
                 del self._sessions[oldest.run_id]
 
     def _attempts(self, run_id: str, on_outcome: Callable[[], None]) -> Attempts:
-        return Attempts(self.runtime, run_id, self._threads, self._record_tracebacks, self._grace, on_outcome)
+        return Attempts(
+            self.runtime, run_id, self._threads, self._record_tracebacks, self._grace, self._lingering, on_outcome
+        )
 
 
 def _check_runtime(runtime: object, commit: str) -> None:

@@ -168,8 +168,9 @@ class LeaseKeeper:
             await asyncio.sleep(min(self.poll_seconds, max(0.0, renew_at - loop.time())))
             try:
                 if loop.time() >= renew_at:
-                    renew_at = loop.time() + interval
+                    renew_at = loop.time() + interval / 4  # should this one fail: well before the lease ends
                     await self._renew()
+                    renew_at = loop.time() + interval
                 if (now := await self.leasing.store.changes()) != seen:
                     seen = now
                     await self._notice()
@@ -190,6 +191,6 @@ class LeaseKeeper:
                 session.renewed(answer, asked_at)
 
     async def _notice(self) -> None:
-        waiting = {s.run_id: s for s in self.sessions() if s.active is not None and s.active.waiter is not None}
-        for run_id, last_sequence in (await self.leasing.store.last_sequences(list(waiting))).items():
-            waiting[run_id].noticed(last_sequence)
+        driven = {s.run_id: s for s in self.sessions() if s.active is not None}
+        for run_id, last_sequence in (await self.leasing.store.last_sequences(list(driven))).items():
+            driven[run_id].noticed(last_sequence)

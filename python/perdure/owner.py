@@ -19,7 +19,11 @@ _START_FIELD: Final = 19  # of /proc/<pid>/stat, counted after the command's clo
 def make_owner() -> str:
     """A new identity, as JSON text: a random UUID with boot id, PID namespace, pid and the process's start time."""
     pid = os.getpid()
-    parts = {"id": str(uuid.uuid4()), "boot": _boot(), "namespace": _namespace(), "pid": pid, "started": _started(pid)}
+    try:
+        started = _started(pid)
+    except OSError:
+        started = None  # nobody can prove this owner dead: its leases expire by themselves
+    parts = {"id": str(uuid.uuid4()), "boot": _boot(), "namespace": _namespace(), "pid": pid, "started": started}
     return orjson.dumps(parts).decode()
 
 
@@ -33,9 +37,10 @@ def is_dead(owner: str) -> bool:
         return False
     if not boot or not namespace or not started or boot != _boot() or namespace != _namespace():
         return False
-    if not Path("/proc/self/stat").exists():
+    try:
+        return bool(_started(pid) != started)
+    except OSError:  # hidden, or no /proc here: not provable
         return False
-    return bool(_started(pid) != started)
 
 
 def _boot() -> str | None:
@@ -53,8 +58,12 @@ def _namespace() -> int | None:
 
 
 def _started(pid: int) -> str | None:
+    """When the process began, in ticks since boot; None if there is no such process. Raises `OSError` if it cannot be
+    told."""
+    if not Path("/proc/self/stat").exists():
+        raise OSError("no /proc")
     try:
         stat = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError):
         return None
     return stat.rpartition(")")[2].split()[_START_FIELD]

@@ -6,9 +6,10 @@ import asyncio
 import copy
 import logging
 import os
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from perdure.attempts import Attempts
 from perdure.drive import Drive
@@ -45,6 +46,7 @@ from perdure.stores.base import Append, Claimed, Committed, FlowEventStore, Leas
 
 __all__ = ["ActiveDrive", "Session", "Shell"]
 
+T = TypeVar("T")
 _log = logging.getLogger("perdure")
 _FIRST_BACKOFF_SECONDS = 0.05
 _LAST_BACKOFF_SECONDS = 2.0
@@ -202,6 +204,20 @@ class Session:
                 self.epoch = None
             return answer
 
+    async def _patiently(self, read: Callable[[], Awaitable[T]]) -> T:
+        """A read or renewal inside a drive: a store that is away for a moment costs no attempt its result (R1)."""
+        loop = asyncio.get_running_loop()
+        give_up = loop.time() + self._shell.patience_seconds
+        backoff = _FIRST_BACKOFF_SECONDS
+        while True:
+            try:
+                return await read()
+            except (StoreUnavailable, OutcomeUnknown):
+                if loop.time() + backoff > give_up or self._shell.closed():
+                    raise
+                await asyncio.sleep(backoff)
+                backoff = min(backoff * 2, _LAST_BACKOFF_SECONDS)
+
     async def _store_commit(self, append: Append) -> Sequence[Committed | FlowError]:
         """A commit once begun is seen to its end, also when its caller is cancelled meanwhile: `give_back` then finds
         it."""
@@ -217,7 +233,7 @@ class Session:
         self._unfinished = None
         return answers
 
-    async def _finish_commit(self) -> None:
+    async def finish_commit(self) -> None:
         """Takes the answer of a commit whose caller was cancelled while it was under way."""
         if self._unfinished is None:
             return
@@ -241,13 +257,13 @@ class Session:
         return 0 if self.run is None else self.run.last_sequence
 
     async def _is_durable(self, batch: Batch, lease: Lease | None) -> bool:
-        if not batch.lines:  # a lease given back: lost or given back, it is not ours any more
-            return lease is not None and lease.after != "keep"
-        tail = await self._shell.store.history(self.run_id, batch.expected_sequence)
+        if not batch.lines:  # a lease given back: it was, if it is not ours any more
+            return lease is not None and lease.epoch is not None and await self._epoch_in_store() != lease.epoch
+        tail = await self._patiently(lambda: self._shell.store.history(self.run_id, batch.expected_sequence))
         return tail.startswith(batch.lines)
 
     async def _epoch_in_store(self) -> int | None:
-        state = await self._shell.store.lease(self.run_id)
+        state = await self._patiently(lambda: self._shell.store.lease(self.run_id))
         return state.epoch if state.owner == self._shell.leasing.owner else None
 
     # -- the shared drive ------------------------------------------------------------------------------------------
@@ -336,9 +352,9 @@ class Session:
             self.epoch = self._unfinished = None
             raise
         finally:
-            active.attempts.abort()
             active.created.set()
             try:
+                await active.attempts.abort()
                 await self.give_back()
             finally:
                 if self.active is active:
@@ -348,7 +364,7 @@ class Session:
     async def give_back(self) -> None:
         """The last act of a drive that was cut off: its attempts have ended, so another may go on at once (R2)."""
         try:
-            await self._finish_commit()
+            await self.finish_commit()
             while self.epoch is not None and self.run is not None:
                 known = self.run.last_sequence
                 lease = self._shell.leasing.give_back(self.epoch)
@@ -392,14 +408,14 @@ class Session:
                 await leasing.hold_without_lease(active.drive.run, error)
             case Load(after):
                 try:
-                    return await self._shell.store.history(self.run_id, after)
+                    return await self._patiently(lambda: self._shell.store.history(self.run_id, after))
                 except RunNotFound:
                     return b""
         return None
 
     async def _look(self) -> Standing:
         leasing = self._shell.leasing
-        state = await self._shell.store.lease(self.run_id)
+        state = await self._patiently(lambda: self._shell.store.lease(self.run_id))
         held = state.live and state.owner != leasing.owner
         if held and state.owner is not None and leasing.is_dead(state.owner):
             await self._shell.store.void(state.owner)
@@ -414,7 +430,9 @@ class Session:
         while self.epoch is not None and (renew or loop.time() >= self.lease_until):
             asked_at = loop.time()
             pairs = [(self.run_id, self.epoch)]
-            (answer,) = await self._shell.store.renew(leasing.owner, pairs, ttl_ns=leasing.ttl_ns)
+            (answer,) = await self._patiently(
+                partial(self._shell.store.renew, leasing.owner, pairs, ttl_ns=leasing.ttl_ns)
+            )
             self.renewed(answer, asked_at)
             renew = False
         if active.lost is not None:

@@ -20,6 +20,7 @@ from perdure.effects import (
     CommitMode,
     DriveOptions,
     Effect,
+    Failed,
     Load,
     Look,
     NextOutcomes,
@@ -172,8 +173,10 @@ class Hand:
         """Sends an answer; what is about the lease alone is answered here: nobody else has one."""
         with suppress(StopIteration):
             effect, self.effect = self._steps.send(answer), None
-            while isinstance(effect, Look) or (isinstance(effect, Commit) and not _stages(effect, self.run)):
-                if isinstance(effect, Look):
+            while isinstance(effect, Look | Failed) or (isinstance(effect, Commit) and not _stages(effect, self.run)):
+                if isinstance(effect, Failed):
+                    effect = self._steps.send(None)
+                elif isinstance(effect, Look):
                     effect = self._steps.send(Standing(held_elsewhere=False, parked=-1))
                 else:
                     self.bare_commits += 1

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from perdure import (
+    EngineClosed,
     Flow,
     FlowEngine,
     LeaseHeld,
@@ -203,3 +204,92 @@ async def test_a_direct_drive_ends_a_hold(name: KernelName) -> None:
     state = await store.lease("r")
     assert state.hold is None
     assert state.claim_at is not None  # the wait's time: a worker finds it again
+
+
+@pytest.mark.parametrize("name", ["rust", "pure"])
+async def test_history_in_a_workflow_shows_each_event_once(name: KernelName) -> None:
+    """Spec 9.1: `ctx.history` after another call's append, with events of this drive staged beside it."""
+    gate, shown = Gate(), []
+    flow = gate.flow
+
+    @flow.workflow("looks")
+    def looks(ctx: WorkflowContext) -> RuntimeCommand:
+        shown.append([event.sequence for event in ctx.history])
+        return ctx.complete() if ctx.step_completed("a") else ctx.schedule_step("a", "slow", 1)
+
+    async with FlowEngine(flow, kernel=name) as engine:
+        driving = asyncio.create_task(engine.run("looks", run_id="r"))
+        await until_runs(gate, 1)
+        await engine.record_progress("r", {"progress_id": "p", "completed": 1})
+        gate.open.set()
+        last = (await driving).last_sequence
+    assert shown == [list(range(1, len(seen) + 1)) for seen in shown]
+    assert len(shown[-1]) == last - 1  # all but the end it decided then
+
+
+@pytest.mark.parametrize("name", ["rust", "pure"])
+async def test_a_refused_drive_waits_no_longer_than_its_settle_grace(name: KernelName) -> None:
+    """R14: the step that still runs is let go and stays running; the first refusal is raised."""
+    gate = Gate()
+
+    @gate.flow.step(inline=True)
+    def quick() -> None: ...
+
+    @gate.flow.workflow("breaks")
+    def breaks(ctx: WorkflowContext) -> RuntimeCommand:
+        if ctx.step_completed("q"):
+            raise ValueError("a bug")
+        return ctx.schedule_steps([ctx.step("a", "slow", 1), ctx.step("q", quick)])
+
+    async with FlowEngine(gate.flow, kernel=name, settle_grace=timedelta(milliseconds=20)) as engine:
+        async with asyncio.timeout(20):
+            with pytest.raises(WorkflowRaised):
+                await engine.start("breaks", run_id="r")
+        snapshot = await engine.snapshot("r")
+        assert (snapshot.steps["a"].status, snapshot.steps["q"].status) == ("running", "completed")
+
+
+@pytest.mark.parametrize("name", ["rust", "pure"])
+async def test_attempts_have_ended_before_the_lease_goes_back(name: KernelName) -> None:
+    """R2: what an async attempt does when it is cancelled is over before another engine may run the step again."""
+    store, log, flow = MemoryEventStore(), [], Flow()
+    begun = asyncio.Event()
+
+    @flow.step
+    async def careful(_: object) -> None:
+        log.append("begin")
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            for _turn in range(20):
+                await asyncio.sleep(0)
+            log.append(f"leased: {(await store.lease('r')).live}")
+
+    @flow.workflow("flow")
+    def workflow(ctx: WorkflowContext) -> RuntimeCommand:
+        return ctx.schedule_step("a", careful, 1)
+
+    engine = FlowEngine(flow, store, kernel=name)
+    driving = asyncio.create_task(engine.start("flow", run_id="r"))
+    await begun.wait()
+    await engine.close()
+    assert log == ["begin", "leased: True"]
+    assert not (await store.lease("r")).live
+    with pytest.raises(EngineClosed):
+        await driving
+
+
+@pytest.mark.parametrize("name", ["rust", "pure"])
+async def test_accessors_of_spec_9(name: KernelName) -> None:
+    flow = Flow()
+    flow.workflow("flow")(lambda ctx: ctx.complete())
+    builds = RuntimeBuildCompatibility("b1", frozenset({"b0"}), accept_unpinned=True)
+    async with FlowEngine(flow, kernel=name, builds=builds) as engine:
+        await engine.start("flow", run_id="r")
+        assert await engine.runtime_build_id("r") is None
+        assert engine.runtime_build_compatibility is builds
+        assert [engine.supports_runtime_build(build) for build in (None, "b0", "b1", "b2")] == [True, True, True, False]
+        assert engine.observer is None
+    assert FlowEngine(flow, kernel=name).supports_runtime_build()
+    assert not FlowEngine(flow, kernel=name).supports_runtime_build("b1")

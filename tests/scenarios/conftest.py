@@ -22,24 +22,22 @@ def clock() -> Clock:
 
 
 WORLDS = ["rust-memory", "rust-sqlite", "pure-memory", "pure-sqlite"]
-IN_BOTH_SHELLS = {"test_core", "test_retries", "test_batches", "test_determinism", "test_stores"}
-"""Modules whose tests say nothing of a shell, so that each runs in both; the others choose it themselves."""
-
-NOT_BLOCKING = {"test_30_a_fast_sibling_is_durable"}
-"""It cancels the caller's task. A blocking call is cut off by Ctrl-C, which tests/drive/test_processes.py does for real."""
 
 
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "world" in metafunc.fixturenames:
-        both = metafunc.module.__name__.rpartition(".")[2] in IN_BOTH_SHELLS
-        both = both and metafunc.function.__name__ not in NOT_BLOCKING
-        shells = ["", "-blocking"] if both else [""]
-        metafunc.parametrize("world", [world + shell for shell in shells for world in WORLDS], indirect=True)
-
-
-@pytest.fixture
-def world(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> Iterator[World]:
+def _world(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> Iterator[World]:
     kernel, kind, *shell = request.param.split("-")
     store = open_store(kind, tmp_path, clock)
     yield World(kernel, store, clock, blocking_shell=bool(shell))
     asyncio.run(store.close())
+
+
+world = pytest.fixture(params=WORLDS, name="world")(_world)
+"""Tests that choose their shell themselves."""
+
+asyncio_world = pytest.fixture(params=WORLDS, name="asyncio_world")(_world)
+"""For what only the asyncio shell can do, in a module whose other tests run in both."""
+
+world_in_both_shells = pytest.fixture(params=[w + shell for shell in ("", "-blocking") for w in WORLDS], name="world")(
+    _world
+)
+"""Imported by modules whose tests say nothing of a shell: there it is their `world`."""

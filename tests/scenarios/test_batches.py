@@ -12,6 +12,7 @@ import pytest
 
 from perdure import Flow, InvalidTransition, NonDeterministic, RetryPolicy, RuntimeCommand, WorkflowContext
 from perdure.instant import Instant
+from scenarios.conftest import world_in_both_shells  # noqa: F401 - is this module's `world`
 from scenarios.kit import Crash, WatchedStore, World, stored, story
 
 Work = Callable[[str], Awaitable[Any]]
@@ -115,7 +116,7 @@ async def test_29_thread_members_overlap(world: World) -> None:
         assert (await engine.run("flow", run_id="r")).status == "completed"
 
 
-async def test_30_a_fast_sibling_is_durable(world: World) -> None:
+async def test_30_a_fast_sibling_is_durable(asyncio_world: World) -> None:
     """One member done, one hanging, the drive dropped: a new engine runs the slow one only, its attempt still 1."""
     calls: list[str] = []
     asked_again = asyncio.Event()
@@ -127,27 +128,27 @@ async def test_30_a_fast_sibling_is_durable(world: World) -> None:
         return step_id
 
     flow = batch_of("ab", work, calls)
-    store = WatchedStore(world.store)
+    store = WatchedStore(asyncio_world.store)
 
     async def second_commit() -> None:
         asked_again.set()
 
     store.after[2] = second_commit
-    async with world.engine(flow, store) as engine:
+    async with asyncio_world.engine(flow, store) as engine:
         drive = asyncio.create_task(engine.start("flow", run_id="r"))
         await asked_again.wait()
         drive.cancel()
         with pytest.raises(asyncio.CancelledError):
             await drive
-    begun = await stored(world.store, "r")
+    begun = await stored(asyncio_world.store, "r")
     assert begun[6:] == ["step_completed a"]
     hang[0] = False
     calls.clear()
-    async with world.engine(flow) as engine:
+    async with asyncio_world.engine(flow) as engine:
         snapshot = await engine.drive("r")
     assert (snapshot.output, snapshot.steps["b"].attempt) == (["a", "b"], 1)
     assert calls == ["ask", "b", "ask"]
-    assert await stored(world.store, "r") == [*begun, "step_completed b", "run_completed"]
+    assert await stored(asyncio_world.store, "r") == [*begun, "step_completed b", "run_completed"]
 
 
 class Flaky:

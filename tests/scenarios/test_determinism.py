@@ -19,6 +19,7 @@ from perdure import (
     WorkflowContext,
     WorkflowProgress,
 )
+from scenarios.conftest import world_in_both_shells  # noqa: F401 - is this module's `world`
 from scenarios.kit import TOKEN, World, stored
 
 Ask = Callable[[WorkflowContext], RuntimeCommand]

@@ -12,6 +12,7 @@ from perdure import kernel as kernels
 from perdure.commands import RawCommand
 from perdure.instant import Instant
 from perdure.kernel import KernelName
+from scenarios.conftest import world_in_both_shells  # noqa: F401 - is this module's `world`
 from scenarios.kit import World, stored, story
 
 U64 = 2**64 - 1

@@ -22,6 +22,7 @@ from perdure import (
 from perdure.instant import Instant
 from perdure.kernel import DEFAULT_MAX_EVENT_BYTES, Run, load
 from perdure.stores.base import Append, Committed
+from scenarios.conftest import world_in_both_shells  # noqa: F401 - is this module's `world`
 from scenarios.kit import TOKEN, World, one_workflow, stored
 
 START = b'{"op":"start","spec":%b,"input":null,"drive":false}' % WorkflowSpec.python("flow", "1").to_json()
