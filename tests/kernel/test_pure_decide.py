@@ -151,7 +151,6 @@ def test_payloads_stay_byte_for_byte_and_a_line_feed_between_tokens_becomes_a_sp
         b'{"type":"timeout","deadline":"yesterday"}',
         b'{"type":"schedule_steps","steps":{}}',
         b'{"type":"schedule_steps","steps":[],"concurrency":0}',
-        b'{"type":"schedule_all","members":[],"concurrency":null}',
         b'{"type":"schedule_all","members":[{"type":"schedule_step","step_id":"a","step_name":"n","input":1}]}',
         b'{"type":"schedule_step","step_id":"a","step_name":"n","input":1,"retry":null}',
         b'{"type":"schedule_step","step_id":"","step_name":"n"}',

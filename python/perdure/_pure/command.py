@@ -462,9 +462,7 @@ def _any_member(text: str, span: Span) -> Member:
 
 
 def _concurrency(text: str, fields: _Fields) -> int | None:
-    if "concurrency" not in fields:
-        return None
-    limit = read_u64(text, fields["concurrency"], "concurrency")
+    limit: int | None = read_optional(text, fields, "concurrency", read_u64)
     if limit == 0:
         raise shape("concurrency must be at least 1")
     return limit

@@ -121,7 +121,7 @@ impl<'a> Command<'a> {
     fn many(fields: &Fields<'a>, list: &str, read: impl Fn(&'a str) -> Read<Member<'a>>) -> Read<Self> {
         let elements = Cursor::new(fields.raw(list)?).elements(MAX_DEPTH)?;
         let members = elements.into_iter().map(read).collect::<Read<_>>()?;
-        let concurrency = fields.get("concurrency").map(json::unsigned).transpose()?;
+        let concurrency = fields.get("concurrency").filter(|raw| *raw != "null").map(json::unsigned).transpose()?;
         if concurrency == Some(0) {
             return Err(Flaw("concurrency is at least 1"));
         }
