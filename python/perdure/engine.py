@@ -15,7 +15,7 @@ from hashlib import sha256
 from os import PathLike, fspath
 from random import Random
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar, overload
 
 import orjson
 
@@ -150,11 +150,8 @@ class FlowEngine(Inspection):
     ) -> None:
         _check_runtime(runtime, commit)
         _check_counts(concurrency=concurrency, max_failures=max_failures, max_history_events=max_history_events)
-        _check_durations(
-            lease_ttl=lease_ttl, poll_interval=poll_interval, store_patience=store_patience, cancel_grace=cancel_grace
-        )
-        if settle_grace is not None:
-            _check_durations(settle_grace=settle_grace)
+        _check_durations(lease_ttl=lease_ttl, poll_interval=poll_interval, settle_grace=settle_grace or timedelta())
+        _check_durations(store_patience=store_patience, cancel_grace=cancel_grace)
         self._process = os.getpid()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._owns_store = store is None or isinstance(store, str | PathLike)
@@ -179,14 +176,7 @@ class FlowEngine(Inspection):
         self._shell = Shell(
             kernel=self._kernel,
             store=self._store,
-            options=DriveOptions(
-                self._limit,
-                concurrency,
-                commit,
-                lease,
-                max_history_events,
-                None if settle_grace is None else settle_grace // timedelta(microseconds=1) * 1_000,
-            ),
+            options=DriveOptions(self._limit, concurrency, commit, lease, max_history_events, _ns(settle_grace)),
             max_event_bytes=max_event_bytes,
             patience_seconds=store_patience.total_seconds(),
             clock=clock or self._store.clock,
@@ -203,7 +193,7 @@ class FlowEngine(Inspection):
         return Leasing(
             store=self._store,
             owner=make_owner(),
-            ttl_ns=ttl // timedelta(microseconds=1) * 1_000,
+            ttl_ns=_ns(ttl),
             enabled=enabled,
             build=self.builds.current if self.builds is not None else None,
             max_failures=max_failures,
@@ -697,6 +687,14 @@ def _at_least(name: str, value: Any, least: Any) -> None:
         raise TypeError(f"{name} must be a {type(least).__name__}, not {type(value).__name__}")
     if value < least:
         raise ValueError(f"{name} must be at least {least}, not {value}")
+
+
+@overload
+def _ns(duration: timedelta) -> int: ...
+@overload
+def _ns(duration: timedelta | None) -> int | None: ...
+def _ns(duration: timedelta | None) -> int | None:
+    return None if duration is None else duration // timedelta(microseconds=1) * 1_000
 
 
 def _store_of(store: FlowEventStore | str | PathLike[str] | None) -> FlowEventStore:
