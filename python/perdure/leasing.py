@@ -26,7 +26,7 @@ from perdure.errors import (
     WorkflowNotRegistered,
 )
 from perdure.instant import format_instant
-from perdure.kernel import Reads, Run, View
+from perdure.kernel import Reads, Run
 from perdure.stores.base import FlowEventStore, Lease
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Leasing:
     def ttl_seconds(self) -> float:
         return self.ttl_ns / 1e9
 
-    def for_drive(self, epoch: int | None, opening: Opening, commit: Commit, view: View) -> Lease:
+    def for_drive(self, epoch: int | None, opening: Opening, commit: Commit) -> Lease:
         """What a drive's commit says of the lease: claims it where it is not held, and gives it back at the end."""
         if not self.enabled:
             return Lease(self.owner, self.ttl_ns, unless_leased=True, accepted=commit.accepted)

@@ -72,6 +72,23 @@ class Shell:
     leasing: Leasing
 
 
+class _Patience:
+    """How long a store that fails is asked again: with growing pauses until `store_patience` or the engine ends (R1)."""
+
+    def __init__(self, shell: Shell) -> None:
+        self._shell = shell
+        self._give_up = asyncio.get_running_loop().time() + shell.patience_seconds
+        self._seconds = _FIRST_BACKOFF_SECONDS
+
+    async def pause(self) -> bool:
+        """Waits before the next try; False, without waiting, when there is to be none."""
+        if asyncio.get_running_loop().time() + self._seconds > self._give_up or self._shell.closed():
+            return False
+        await asyncio.sleep(self._seconds)
+        self._seconds = min(self._seconds * 2, _LAST_BACKOFF_SECONDS)
+        return True
+
+
 @dataclass(slots=True, eq=False)
 class ActiveDrive:
     """A drive under way, and who waits for it."""
@@ -181,8 +198,7 @@ class Session:
         tail."""
         batch = view.append(os.urandom(_BYTES_PER_EVENT_ID * (view.last_sequence - self._base())))
         loop = asyncio.get_running_loop()
-        give_up = loop.time() + self._shell.patience_seconds
-        backoff, unknown = _FIRST_BACKOFF_SECONDS, False
+        patience, unknown = _Patience(self._shell), False
         first_asked_at = loop.time()
         while True:
             asked_at = loop.time()
@@ -190,10 +206,8 @@ class Session:
                 (answer,) = await self._store_commit(Append(batch, lease))
             except (StoreUnavailable, OutcomeUnknown) as error:
                 unknown = unknown or isinstance(error, OutcomeUnknown)
-                if loop.time() + backoff > give_up or self._shell.closed():
+                if not await patience.pause():
                     raise
-                await asyncio.sleep(backoff)
-                backoff = min(backoff * 2, _LAST_BACKOFF_SECONDS)
                 continue
             if unknown and isinstance(answer, EventConflict | LeaseLost) and await self._is_durable(batch, lease):
                 # Which try it was that the store took is not known: the lease counts from before the first.
@@ -206,17 +220,13 @@ class Session:
 
     async def _patiently(self, read: Callable[[], Awaitable[T]]) -> T:
         """A read or renewal inside a drive: a store that is away for a moment costs no attempt its result (R1)."""
-        loop = asyncio.get_running_loop()
-        give_up = loop.time() + self._shell.patience_seconds
-        backoff = _FIRST_BACKOFF_SECONDS
+        patience = _Patience(self._shell)
         while True:
             try:
                 return await read()
             except (StoreUnavailable, OutcomeUnknown):
-                if loop.time() + backoff > give_up or self._shell.closed():
+                if not await patience.pause():
                     raise
-                await asyncio.sleep(backoff)
-                backoff = min(backoff * 2, _LAST_BACKOFF_SECONDS)
 
     async def _store_commit(self, append: Append) -> Sequence[Committed | FlowError]:
         """A commit once begun is seen to its end, also when its caller is cancelled meanwhile: `give_back` then finds
@@ -388,7 +398,7 @@ class Session:
             case Commit(view):
                 if active.lost is not None:
                     raise active.lost
-                lease = leasing.for_drive(self.epoch, active.opening, effect, view)
+                lease = leasing.for_drive(self.epoch, active.opening, effect)
                 if effect.error is not None:
                     lease = await leasing.with_hold(lease, view, effect.error, active.opening.worker)
                 answer = await self.commit(view, lease)
