@@ -1,0 +1,105 @@
+"""What all commands share: their common options, the store they work on, and how they speak.
+
+Results go to stdout, as a table or with `--json` as one line of JSON; everything else, progress too, goes to stderr.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from typing import Annotated, Any, Final, TypeVar
+
+import orjson
+import typer
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from perdure.stores import open_store
+from perdure.stores.base import FlowEventStore
+
+__all__ = ["Json", "ShowTokens", "StoreUrl", "counted", "opened", "perform", "plain", "say", "tell_json", "tell_table"]
+
+T = TypeVar("T")
+_PIPE_WIDTH: Final = 10_000
+"""Columns of a table that no terminal shows: nothing is cut or wrapped there."""
+
+StoreUrl = Annotated[
+    str,
+    typer.Option(
+        "--store",
+        envvar="PERDURE_STORE",
+        metavar="URL",
+        help="The store: sqlite:///app.db or a path, postgresql://…, jsonl:folder.",
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one line of JSON instead of a table.")]
+ShowTokens = Annotated[bool, typer.Option("--show-tokens", help="Show hook tokens, which are secrets.")]
+
+
+def perform(work: Coroutine[Any, Any, T]) -> T:
+    """Runs a command's coroutine to its end."""
+    return asyncio.run(work)
+
+
+@asynccontextmanager
+async def opened(address: str) -> AsyncIterator[FlowEventStore]:
+    """The store at `address`, while the block runs. Raises what opening it raises, and a usage error for an address that
+    is none."""
+    try:
+        store = open_store(address)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--store") from None
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+# speaking ------------------------------------------------------------------------------------------------------
+
+
+def plain(text: object) -> str:
+    """`text` on one line and without characters that steer a terminal: ids and names may come from anywhere."""
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in " ".join(str(text).splitlines()))
+
+
+def say(message: str) -> None:
+    """One line on stderr."""
+    sys.stderr.write(f"perdure: {plain(message)}\n")
+
+
+def tell_json(value: object) -> None:
+    """One line of JSON on stdout."""
+    sys.stdout.write(orjson.dumps(value).decode() + "\n")
+
+
+def tell_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """A table on stdout; None shows as a dash, numbers stand to the right."""
+    table = Table(box=box.SIMPLE_HEAD if sys.stdout.isatty() else None, pad_edge=False)
+    cells = [[_cell(value) for value in row] for row in rows]
+    for column in columns:
+        table.add_column(Text(column), overflow="fold")
+    for row in cells:
+        table.add_row(*row)
+    Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH).print(table)
+
+
+def _cell(value: object) -> Text:
+    if value is None:
+        return Text("-")
+    return Text(plain(value), justify="right" if isinstance(value, int | float) else "left")
+
+
+@contextmanager
+def counted(doing: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
+    """Shows on a terminal's stderr how far `doing` is; the block is given what it calls with how many more are done."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task(doing, total=total)
+        yield lambda done: progress.advance(task, done)
