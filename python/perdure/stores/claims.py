@@ -17,6 +17,8 @@ class MemoryClaims:
         self._columns: dict[str, Columns] = {}
         self._order: list[tuple[int, str]] = []
         self._held: list[str] = []
+        self.changes = 0
+        """How often columns were set."""
 
     def __getitem__(self, run_id: str) -> Columns:
         """A run's columns; those of a new one if it has none yet."""
@@ -25,6 +27,7 @@ class MemoryClaims:
     def __setitem__(self, run_id: str, row: Columns) -> None:
         before = self._columns.get(run_id)
         self._columns[run_id] = row
+        self.changes += 1
         claim_at, hold = (None, None) if before is None else (before.claim_at, before.hold)
         if claim_at != row.claim_at:
             if claim_at is not None:

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from perdure.errors import FlowError, OutcomeUnknown, StoreError, StoreUnavailable
 from perdure.stores.base import Append, Committed
+from perdure.stores.bell import Bell
 from perdure.stores.rules import check_call
 
 __all__ = ["Answer", "GroupCommitter"]
@@ -75,6 +76,8 @@ class GroupCommitter:
         self._jobs: deque[_Job] = deque()
         self._writing = False
         self._closed = False
+        self.bell = Bell()
+        """Rung when something was written, and at the close."""
 
     async def commit(self, appends: Sequence[Append]) -> list[Answer]:
         """Queues `appends` and waits for their answers, in order. Raises what `write` raises, and `ValueError`.
@@ -107,6 +110,7 @@ class GroupCommitter:
         """Takes no more calls. What is queued is written before anything given to the executor from now on."""
         with self._lock:
             self._closed = True
+        self.bell.ring()
 
     def _drain(self) -> None:
         while True:
@@ -117,6 +121,7 @@ class GroupCommitter:
                 _settle([(job, _outcome(job.work))])
             if group:
                 _settle(self._outcomes(group))
+            self.bell.ring()
 
     def _next(self) -> tuple[list[_Job], list[_Call]]:
         group: list[_Call] = []

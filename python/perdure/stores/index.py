@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
 
+from perdure.errors import LeaseLost, RunNotFound
 from perdure.kernel import Batch
 from perdure.stores import leases
 from perdure.stores.base import ActiveHook, Claimed, RunFilter, RunPage, RunRecord, RunSummary, Wakeup
@@ -53,6 +55,12 @@ class MemoryIndex:
         if entry is None:
             return UNKNOWN
         return RunState(entry.record.last_sequence, entry.record.terminal, self.leases[run_id])
+
+    def known(self, run_id: str) -> RunState:
+        """As `state`. Raises `RunNotFound` for a run that does not exist."""
+        if run_id not in self._runs:
+            raise RunNotFound(run_id)
+        return self.state(run_id)
 
     def token_owner(self, token_hash: bytes, besides: str) -> ActiveHook | None:
         for run_id, hook_id in self._owners.get(token_hash, ()):
@@ -126,7 +134,12 @@ class MemoryIndex:
             tally.pending_retries + by * record.pending_retries,
         )
 
-    # claims ---------------------------------------------------------------------------------------------------
+    # leases ---------------------------------------------------------------------------------------------------
+
+    @property
+    def changes(self) -> int:
+        """As `FlowEventStore.changes`: whatever is committed sets lease columns."""
+        return self.leases.changes
 
     def claim(self, owner: str, k: int, wanted: Wanted, ttl_ns: int, now: int) -> list[Claimed]:
         """As `FlowEventStore.claim`."""
@@ -167,6 +180,41 @@ class MemoryIndex:
     def _give(self, run_id: str, owner: str, ttl_ns: int, now: int) -> Claimed:
         row = self.leases[run_id] = leases.claimed(self.leases[run_id], owner, ttl_ns, now)
         return Claimed(run_id, row.epoch, self._runs[run_id].record.last_sequence, now)
+
+    def renew(
+        self, owner: str, pairs: Sequence[tuple[str, int]], ttl_ns: int, now: int
+    ) -> list[tuple[str, int] | LeaseLost]:
+        """As `FlowEventStore.renew`."""
+        return [self._renewed(run_id, owner, epoch, ttl_ns, now) for run_id, epoch in pairs]
+
+    def _renewed(self, run_id: str, owner: str, epoch: int, ttl_ns: int, now: int) -> tuple[str, int] | LeaseLost:
+        state = self.state(run_id)
+        row = leases.renewed(state.lease, owner, epoch, ttl_ns, now)
+        if row is None:
+            return LeaseLost(run_id)
+        self.leases[run_id] = row
+        return run_id, state.last_sequence
+
+    def void(self, owner: str) -> int:
+        """As `FlowEventStore.void`."""
+        run_ids = self.leases.owned_by(owner)
+        for run_id in run_ids:
+            self.leases[run_id] = leases.voided(self.leases[run_id])
+        return len(run_ids)
+
+    def set_hold(self, run_id: str, hold: str, expected_sequence: int, now: int) -> bool:
+        """As `FlowEventStore.set_hold`."""
+        row = leases.held(self.known(run_id), hold, expected_sequence, now)
+        if row is not None:
+            self.leases[run_id] = row
+        return row is not None
+
+    def release_hold(self, run_id: str) -> bool:
+        """As `FlowEventStore.release_hold`."""
+        row = leases.hold_released(self.known(run_id).lease)
+        if row is not None:
+            self.leases[run_id] = row
+        return row is not None
 
     # questions -----------------------------------------------------------------------------------------------
 

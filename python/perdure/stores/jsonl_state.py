@@ -50,7 +50,6 @@ class JsonlState:
         """Runs whose log cannot be read, with what is wrong; their files are left alone."""
         self.spellings: dict[str, str] = {}
         """Every run id that has a file, by its lower case (R34)."""
-        self.changes = 0
         self.failed: StoreError | None = None
         """What every later call raises."""
 

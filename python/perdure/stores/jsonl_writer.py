@@ -1,4 +1,4 @@
-"""The one writing thread of a JSONL store: a group of batches, or a change of leases, over files (R12, R47, R48).
+"""What the one writing thread of a JSONL store does: a group of batches over files, and the files of holds (R12, R47, R48).
 
 Each batch is atomic by its marks. A group is written in rounds, each made durable at once; a batch that rests on another of
 its group goes into a later round, so that no crash leaves it there alone.
@@ -8,28 +8,25 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Final, NamedTuple
 
 from perdure.errors import (
     FlowError,
     InvalidRunId,
-    LeaseLost,
     OutcomeUnknown,
     RunConflict,
-    RunNotFound,
     StoreError,
     StoreUnavailable,
 )
 from perdure.kernel import Batch
 from perdure.stores import leases
-from perdure.stores.base import ActiveHook, Append, Claimed, Committed
+from perdure.stores.base import ActiveHook, Append, Committed
 from perdure.stores.group import Answer
 from perdure.stores.jsonl_folder import JsonlFolder, is_safe
 from perdure.stores.jsonl_lines import marked
 from perdure.stores.jsonl_state import JsonlState, Log
-from perdure.stores.leases import Columns, RunState, Wanted
 from perdure.stores.rules import refusal
 
 __all__ = ["JsonlWriter"]
@@ -133,7 +130,7 @@ class JsonlWriter:
             for append in appends:
                 answers[append.batch.run_id] = self._apply(append, now, holds)
         for run_id, hold in holds.items():
-            self._keep_hold(run_id, hold)
+            self.keep_hold(run_id, hold)
 
     def _append(self, batch: Batch, files: ExitStack, written: list[_Written]) -> None:
         run_id = batch.run_id
@@ -220,7 +217,6 @@ class JsonlWriter:
         index.leases[batch.run_id] = columns
         if columns.hold is not None and columns.hold != row.hold:
             holds[batch.run_id] = columns.hold
-        self._state.changes += 1
         return Committed(batch.last_sequence, now, epoch)
 
     # holds (R43) ---------------------------------------------------------------------------------------------
@@ -236,80 +232,20 @@ class JsonlWriter:
         ]
         self._folder.remove(ended, ".hold.json")
 
-    def _keep_hold(self, run_id: str, hold: str) -> None:
+    def keep_hold(self, run_id: str, hold: str) -> None:
+        """Writes the file of a hold that was set."""
         try:
             self._folder.replace(run_id, ".hold.json", hold.encode() + b"\n")
         except OSError as error:
             # What it rides on is durable. In this process the run is held; the next one will find out again.
             _log.warning("run %s is held, but %s cannot be written (%s)", run_id, self._folder, error.strerror)
 
-    # between groups ------------------------------------------------------------------------------------------
-
-    def claim(self, owner: str, k: int, wanted: Wanted, ttl_ns: int) -> list[Claimed]:
-        """As `FlowEventStore.claim`."""
-        with self._state.lock:
-            return self._counted(self._state.index.claim(owner, k, wanted, ttl_ns, self._clock()))
-
-    def claim_held(self, owner: str, k: int, build: str, wanted: Wanted, ttl_ns: int) -> list[Claimed]:
-        """As `FlowEventStore.claim_held`."""
-        with self._state.lock:
-            return self._counted(self._state.index.claim_held(owner, k, build, wanted, ttl_ns, self._clock()))
-
-    def _counted(self, runs: list[Claimed]) -> list[Claimed]:
-        self._state.changes += len(runs)
-        return runs
-
-    def renew(self, owner: str, pairs: Collection[tuple[str, int]], ttl_ns: int) -> list[tuple[str, int] | LeaseLost]:
-        """As `FlowEventStore.renew`."""
-        now = self._clock()
-        return [self._renewed(run_id, owner, epoch, ttl_ns, now) for run_id, epoch in pairs]
-
-    def _renewed(self, run_id: str, owner: str, epoch: int, ttl_ns: int, now: int) -> tuple[str, int] | LeaseLost:
-        state = self._state.index.state(run_id)
-        row = leases.renewed(state.lease, owner, epoch, ttl_ns, now)
-        if row is None:
-            return LeaseLost(run_id)
-        self._set(run_id, row)
-        return run_id, state.last_sequence
-
-    def void(self, owner: str) -> int:
-        """As `FlowEventStore.void`."""
-        run_ids = self._state.index.leases.owned_by(owner)
-        for run_id in run_ids:
-            self._set(run_id, leases.voided(self._state.index.leases[run_id]))
-        return len(run_ids)
-
-    def set_hold(self, run_id: str, hold: str, expected_sequence: int) -> bool:
-        """As `FlowEventStore.set_hold`."""
-        row = leases.held(self._known(run_id), hold, expected_sequence, self._clock())
-        if row is not None:
-            self._set(run_id, row)
-            self._keep_hold(run_id, hold)
-        return row is not None
-
-    def release_hold(self, run_id: str) -> bool:
-        """As `FlowEventStore.release_hold`. Raises `StoreUnavailable` with the run still held."""
-        row = leases.hold_released(self._known(run_id).lease)
-        if row is not None:
-            try:
-                self._folder.remove([run_id], ".hold.json")
-            except OSError as error:
-                raise StoreUnavailable(
-                    f"{self._folder} cannot be written ({error.strerror}); the run is held"
-                ) from None
-            self._set(run_id, row)
-        return row is not None
-
-    def _known(self, run_id: str) -> RunState:
-        self._state.check(run_id)
-        if not self._state.index.exists(run_id):
-            raise RunNotFound(run_id)
-        return self._state.index.state(run_id)
-
-    def _set(self, run_id: str, row: Columns) -> None:
-        with self._state.lock:
-            self._state.index.leases[run_id] = row
-            self._state.changes += 1
+    def drop_hold(self, run_id: str) -> None:
+        """Deletes the file of a hold that is about to end. Raises `StoreUnavailable`."""
+        try:
+            self._folder.remove([run_id], ".hold.json")
+        except OSError as error:
+            raise StoreUnavailable(f"{self._folder} cannot be written ({error.strerror}); the run is held") from None
 
 
 def _write_all(descriptor: int, data: bytes, offset: int) -> None:
