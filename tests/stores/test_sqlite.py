@@ -306,6 +306,11 @@ def test_changes_are_seen_of_another_store_on_the_same_file(path: Path) -> None:
         await Story(PURE, "r").write(first, created())
         assert await second.changes() != seen
         await asyncio.gather(*(second.changes() for _ in range(8)))
+        seen = await second.changes()
+        waiting = asyncio.create_task(second.wait_for_change(seen, 3600))
+        await asyncio.sleep(0)
+        await Story(PURE, "s").write(first, created())
+        assert await asyncio.wait_for(waiting, 30) != seen
         await first.close()
         await second.close()
 

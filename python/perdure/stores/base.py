@@ -280,6 +280,11 @@ class FlowEventStore(Protocol):
         """A number that differs from the one before if anything was committed between, by this process or another."""
         ...
 
+    async def wait_for_change(self, seen: int, timeout_seconds: float) -> int:
+        """`changes()`, as soon as it may differ from `seen`, at most `timeout_seconds` later. A hint: who relies on what has
+        changed must look."""
+        ...
+
     async def history(self, run_id: str, after: int = 0) -> bytes:
         """The lines of all events past sequence `after`, b"" if there are none. Raises `RunNotFound` for an unknown
         run."""

@@ -26,6 +26,7 @@ from perdure.stores.base import (
     RunSummary,
     Wakeup,
 )
+from perdure.stores.bell import Bell
 from perdure.stores.leases import Columns, Wanted
 from perdure.stores.postgres_batches import COMMIT, answers_of, arguments_of
 from perdure.stores.postgres_database import Connection, PostgresDatabase, is_contention, is_lost
@@ -194,6 +195,10 @@ class PostgresEventStore:
         """As `FlowEventStore.changes`; it moves also for what others do in other schemas and databases of the server."""
         ((snapshot,),) = await self._rows(CHANGES)
         return int(snapshot)
+
+    async def wait_for_change(self, seen: int, timeout_seconds: float) -> int:
+        """As `FlowEventStore.wait_for_change`."""
+        return await Bell().wait(self.changes, seen, timeout_seconds, 0.25)
 
     # leases --------------------------------------------------------------------------------------------------
 

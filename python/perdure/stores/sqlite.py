@@ -38,6 +38,7 @@ __all__ = ["SqliteEventStore"]
 
 T = TypeVar("T")
 _READERS: Final = 2
+_LOOK_SECONDS: Final = 0.05
 
 HISTORY: Final = """
 SELECT first_sequence, lines FROM flow_commits
@@ -225,6 +226,10 @@ class SqliteEventStore:
     async def changes(self) -> int:
         """As `FlowEventStore.changes`."""
         return await self._on_reader(self._data_version) + self._writer.commits
+
+    async def wait_for_change(self, seen: int, timeout_seconds: float) -> int:
+        """As `FlowEventStore.wait_for_change`; what other processes commit is looked for every 50 ms."""
+        return await self._group.bell.wait(self.changes, seen, timeout_seconds, _LOOK_SECONDS)
 
     async def close(self) -> None:
         """As `FlowEventStore.close`. Later calls raise `StoreError`."""

@@ -536,6 +536,25 @@ class LeaseContract(StoreSuite):
         assert await store.changes() == seen[-1]
         assert len(set(seen)) == 4
 
+    @on_a_store
+    async def test_waiting_for_a_change_ends_with_it_or_with_the_time(self, store: FlowEventStore) -> None:
+        story = self.story("r")
+        seen = await store.changes()
+        assert await store.wait_for_change(seen, 0.0) == seen
+        assert await store.wait_for_change(seen, 0.02) == seen
+        for change in (
+            lambda: story.write(store, created()),
+            lambda: store.claim("me", 1, ttl_ns=TTL),
+            lambda: story.write(store, wait("w", START), lease=replace(ME, epoch=1)),
+        ):
+            waiting = [asyncio.create_task(store.wait_for_change(seen, 3600)) for _ in range(3)]
+            await asyncio.sleep(0)
+            await change()
+            told = await asyncio.wait_for(asyncio.gather(*waiting), 30)
+            assert seen not in told
+            assert await asyncio.wait_for(store.wait_for_change(seen, 3600), 30) != seen  # one that was missed
+            seen = await store.changes()
+
     def test_leases_outlive_the_store_object(self) -> None:
         async def test() -> None:
             store = self.make_store()

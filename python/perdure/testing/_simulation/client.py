@@ -17,6 +17,7 @@ from perdure.stores.base import (
     RunSummary,
     Wakeup,
 )
+from perdure.stores.bell import Bell
 from perdure.testing._simulation.audit import Auditor, Party
 from perdure.testing._simulation.chance import Chance
 from perdure.testing._simulation.lanes import Lane, LaneLoop
@@ -230,6 +231,9 @@ class Client:
     async def changes(self) -> int:
         """Counted here, so that a world goes the same way on every store."""
         return self._auditor.commits
+
+    async def wait_for_change(self, seen: int, timeout_seconds: float) -> int:
+        return await Bell().wait(self.changes, seen, timeout_seconds, 0.05)
 
     async def history(self, run_id: str, after: int = 0) -> bytes:
         return await self._read("history", self._medium.store.history(run_id, after), run_id)
