@@ -71,12 +71,14 @@ LAYERS: dict[str, Layer] = {
         third_party=("orjson",),
         banned=_WORLD,
     ),
-    "store protocol": Layer(("stores.base",), uses=("leaf", "model", "seam")),
+    "store protocol": Layer(("stores.base",), uses=("leaf", "model", "seam"), types=("retention",)),
     # Loads a kernel and knows no store: a store that keeps no index on its medium is given index rows by it.
     "rebuild": Layer(("rebuild",), uses=("leaf", "seam")),
+    # What pruning may delete, once for all stores.
+    "retention": Layer(("retention",), uses=("leaf",), types=("store protocol",)),
     "stores": Layer(
         ("stores",),
-        uses=("leaf", "model", "seam", "store protocol", "rebuild", "stores"),
+        uses=("leaf", "model", "seam", "store protocol", "rebuild", "retention", "stores"),
         third_party=("psycopg",),
         banned=frozenset({"json"}),
     ),

@@ -40,6 +40,11 @@ class MemoryClaims:
             else:
                 insort(self._held, run_id)
 
+    def remove(self, run_id: str) -> None:
+        """Forgets a run that was pruned."""
+        self[run_id] = NEW._replace(claim_at=None)
+        del self._columns[run_id]
+
     def in_order(self) -> Iterator[tuple[int, str]]:
         """(claim_at, run id) in the order of claims; columns must not be set meanwhile."""
         return iter(self._order)

@@ -9,6 +9,7 @@ from itertools import islice
 
 from perdure.errors import LeaseLost, RunNotFound
 from perdure.kernel import Batch
+from perdure.retention import HistoryHold
 from perdure.stores import leases
 from perdure.stores.base import ActiveHook, Claimed, RunFilter, RunPage, RunRecord, RunSummary, Wakeup
 from perdure.stores.claims import MemoryClaims
@@ -19,14 +20,15 @@ __all__ = ["MemoryIndex"]
 
 
 class _Entry:
-    """One run: its row and what it has open."""
+    """One run: its row, what it has open, and the runs linked to it either way."""
 
-    __slots__ = ("hooks", "record", "wakeups")
+    __slots__ = ("hooks", "linked", "record", "wakeups")
 
     def __init__(self, record: RunRecord) -> None:
         self.record = record
         self.wakeups: dict[tuple[str, str], int] = {}  # (kind, subject id) -> due ns
         self.hooks: dict[str, bytes] = {}  # hook id -> token hash
+        self.linked: set[str] = set()  # ids this run names
 
 
 class MemoryIndex:
@@ -41,11 +43,14 @@ class MemoryIndex:
         self._hooks: list[tuple[str, str]] = []  # (run id, hook id)
         self._owners: dict[bytes, list[tuple[str, str]]] = {}  # token hash -> sorted (run id, hook id)
         self._tallies: dict[tuple[str, bool], Tally] = {}  # by (status, terminal)
+        self._named_by: dict[str, set[str]] = {}  # run id -> the runs that name it
+        self.tombstones: set[str] = set()
+        self.history_holds: dict[str, dict[str, HistoryHold]] = {}  # run id -> hold id -> retention hold
 
     # what a refusal is judged by -----------------------------------------------------------------------------
 
     def pruned(self, run_id: str) -> bool:
-        return False
+        return run_id in self.tombstones
 
     def exists(self, run_id: str) -> bool:
         return run_id in self._runs
@@ -88,6 +93,36 @@ class MemoryIndex:
         self._count(record, +1)
         self._apply_wakeups(entry, batch)
         self._apply_hooks(entry, batch)
+        for linked in batch.links:
+            entry.linked.add(linked)
+            self._named_by.setdefault(linked, set()).add(batch.run_id)
+
+    def remove(self, run_id: str) -> None:
+        """Forgets a run that was pruned, all but its tombstone (R51)."""
+        entry = self._runs.pop(run_id)
+        del self._run_ids[bisect_left(self._run_ids, run_id)]
+        self._count(entry.record, -1)
+        for kind, subject_id in list(entry.wakeups):
+            self._drop_wakeup(entry, kind, subject_id)
+        for hook_id in list(entry.hooks):
+            self._drop_hook(entry, hook_id)
+        for linked in entry.linked:
+            self._named_by[linked].discard(run_id)
+            if not self._named_by[linked]:
+                del self._named_by[linked]
+        self.leases.remove(run_id)
+        self.history_holds.pop(run_id, None)
+        self.tombstones.add(run_id)
+
+    def record(self, run_id: str) -> RunRecord | None:
+        """The run's row, None for a run that does not exist."""
+        entry = self._runs.get(run_id)
+        return None if entry is None else replace(entry.record, hold=self.leases[run_id].hold)
+
+    def linked(self, run_id: str) -> set[str]:
+        """The runs that this one names or that name it."""
+        entry = self._runs.get(run_id)
+        return (entry.linked if entry is not None else set()) | self._named_by.get(run_id, set())
 
     def _apply_wakeups(self, entry: _Entry, batch: Batch) -> None:
         gone = list(entry.wakeups) if batch.clear_wakeups else [(w.kind, w.subject_id) for w in batch.delete_wakeups]

@@ -1,0 +1,188 @@
+"""Pruning: which runs may go, and in which order (R51, spec 7.7).
+
+A run is deletable if it has ended, its last event lies before the cutoff, no retention hold keeps it, and the same is true of
+every run of its linked component: whatever it is linked to, in either direction and however far. A linked run that is missing
+blocks its component; one that has a tombstone does not, so that a prune that was cut short can go on.
+
+The algorithm stands here once. A store answers how runs stand and deletes components, each after looking again inside the
+transaction that deletes; so a run that is held, linked or driven meanwhile is kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from perdure.stores.base import RunRecord
+
+__all__ = [
+    "ALL_ENDED",
+    "Digest",
+    "HistoryHold",
+    "Kept",
+    "Pruned",
+    "PruneFilter",
+    "PruneProgress",
+    "PruneReport",
+    "Standing",
+    "Tombstone",
+    "check_hold",
+    "in_parts",
+    "may_go",
+]
+
+_SHOWN: Final = 100
+"""How many ids of each kind a report names."""
+_HOLD_BYTES: Final = 512
+_REASON_BYTES: Final = 4096
+
+Kept = Literal["non_terminal", "too_recent", "held", "referenced", "changed"]
+"""Why a run stays: it is open; its last event is not before the cutoff; a retention hold keeps it; a run it is linked to
+stays, is missing, or is left out by the filter; or it changed while it was about to be deleted."""
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryHold:
+    """A retention hold: a reason why a history must be kept. Not to be taken for a run hold (R43). `created_at` in ns."""
+
+    run_id: str
+    hold_id: str
+    reason: str
+    created_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tombstone:
+    """What is left of a pruned run. `deleted_at` in ns; `history_sha256` is the hex SHA-256 of the very bytes that
+    `FlowEventStore.history` gave: every stored line, each ended by a newline."""
+
+    run_id: str
+    deleted_at: int
+    terminal_sequence: int
+    terminal_event_id: str
+    history_sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class PruneFilter:
+    """Which runs a prune is about; every field given must hold. A linked run that it leaves out blocks its component."""
+
+    status: tuple[str, ...] | None = None
+    name: str | None = None
+    version: str | None = None
+    run_ids: tuple[str, ...] | None = None
+    prefix: str | None = None
+    """What the run id begins with."""
+
+    def matches(self, record: RunRecord) -> bool:
+        """Whether the run is meant."""
+        return (
+            (self.status is None or record.status in self.status)
+            and self.name in (None, record.name)
+            and self.version in (None, record.version)
+            and (self.run_ids is None or record.run_id in self.run_ids)
+            and (self.prefix is None or record.run_id.startswith(self.prefix))
+        )
+
+
+ALL_ENDED: Final = PruneFilter()
+
+
+class Pruned(NamedTuple):
+    """How many runs, and the ids of the first hundred of them."""
+
+    count: int = 0
+    first: tuple[str, ...] = ()
+
+    def and_one(self, run_id: str) -> Pruned:
+        return Pruned(self.count + 1, self.first if self.count >= _SHOWN else (*self.first, run_id))
+
+
+@dataclass(frozen=True, slots=True)
+class PruneReport:
+    """What a prune did, or with `dry_run` would do, with the runs that its filter means."""
+
+    dry_run: bool
+    deleted: Pruned = Pruned()
+    held: Pruned = Pruned()
+    referenced: Pruned = Pruned()
+    non_terminal: Pruned = Pruned()
+    too_recent: Pruned = Pruned()
+    changed: Pruned = Pruned()
+
+
+@dataclass(frozen=True, slots=True)
+class PruneProgress:
+    """How far a prune is: runs looked at and runs deleted, so far."""
+
+    looked_at: int
+    deleted: int
+
+
+class Standing(NamedTuple):
+    """How a run stands with pruning. `record` is None for a run that is missing, or cannot be read."""
+
+    record: RunRecord | None
+    held: bool = False
+    """Whether a retention hold keeps it."""
+    linked: frozenset[str] = frozenset()
+    """The runs it names or that name it, without those that have a tombstone."""
+
+
+class Digest:
+    """Makes a run's tombstone out of its lines, given piece by piece in order."""
+
+    def __init__(self, run_id: str, last_sequence: int) -> None:
+        self._run_id = run_id
+        self._last_sequence = last_sequence
+        self._sha256 = hashlib.sha256()
+        self._last = b""
+
+    def add(self, lines: bytes) -> None:
+        """Takes whole lines."""
+        self._sha256.update(lines)
+        self._last = lines
+
+    def tombstone(self, deleted_at: int, event_id_of: Callable[[bytes], str]) -> Tombstone:
+        """`event_id_of` reads the event id of a line."""
+        last_line = self._last[self._last.rfind(b"\n", 0, -1) + 1 :]
+        return Tombstone(
+            self._run_id, deleted_at, self._last_sequence, event_id_of(last_line), self._sha256.hexdigest()
+        )
+
+
+def may_go(component: Iterable[str], standings: dict[str, Standing], cutoff: int) -> bool:
+    """Whether a component can still be deleted as a whole; asked inside the transaction that deletes it."""
+    members = frozenset(component)
+    return all(_kept(standings[run_id], cutoff) is None and standings[run_id].linked <= members for run_id in members)
+
+
+def _kept(standing: Standing, cutoff: int) -> Kept | None:
+    """Why the run itself stays; None if it does not."""
+    record = standing.record
+    if record is None:
+        return "referenced"
+    if not record.terminal:
+        return "non_terminal"
+    if record.updated_at >= cutoff:
+        return "too_recent"
+    return "held" if standing.held else None
+
+
+def check_hold(hold_id: str, reason: str) -> None:
+    """Raises `ValueError` for a hold id or a reason that no store takes."""
+    if not hold_id.strip() or len(hold_id.encode()) > _HOLD_BYTES or not hold_id.isprintable():
+        raise ValueError(f"hold id {hold_id[:64]!r} is not valid: use 1 to {_HOLD_BYTES} bytes of printable text")
+    if not reason.strip() or len(reason.encode()) > _REASON_BYTES or "\0" in reason:
+        raise ValueError(f"the reason of hold {hold_id!r} is not valid: use 1 to {_REASON_BYTES} bytes of text")
+
+
+def in_parts(run_ids: Iterable[str], size: int) -> Iterator[list[str]]:
+    """The ids in order, so many at a time."""
+    left = iter(run_ids)
+    while part := list(islice(left, size)):
+        yield part
