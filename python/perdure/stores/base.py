@@ -20,6 +20,7 @@ __all__ = [
     "FlowEventStore",
     "Lease",
     "LeaseState",
+    "Outlook",
     "RunFilter",
     "RunPage",
     "RunRecord",
@@ -116,6 +117,16 @@ class LeaseState:
     live: bool
     """Whether somebody's lease has not expired."""
     last_sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What an idle worker sees (R3). `now` is the store's clock, ns; `claim_at` what it sleeps until, as `next_claim` gives it;
+    `owners` those who lease runs, live or expired."""
+
+    now: int
+    claim_at: int | None
+    owners: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,11 +228,12 @@ class FlowEventStore(Protocol):
         *,
         workflows: Collection[tuple[str, str]] | None = None,
         builds: Collection[str | None] | None = None,
+        besides: Collection[str] = (),
         ttl_ns: int,
     ) -> list[Claimed]:
         """Gives `owner` the leases of the first `k` runnable runs (R3) by (claim_at, run id) whose (workflow, version) is in
-        `workflows` and whose build is in `builds`; None takes any. An expired lease on a held run met on the way is
-        cleared from the order of claims."""
+        `workflows` and whose build is in `builds`, None taking any, and whose id is not among `besides`. An expired lease on
+        a held run met on the way is cleared from the order of claims."""
         ...
 
     async def claim_held(
@@ -232,6 +244,7 @@ class FlowEventStore(Protocol):
         build: str,
         workflows: Collection[tuple[str, str]] | None = None,
         builds: Collection[str | None] | None = None,
+        besides: Collection[str] = (),
         ttl_ns: int,
     ) -> list[Claimed]:
         """Gives `owner` the leases of the first `k` held runs, by run id, that nobody leases, of known workflow and build,
@@ -243,9 +256,21 @@ class FlowEventStore(Protocol):
         *,
         workflows: Collection[tuple[str, str]] | None = None,
         builds: Collection[str | None] | None = None,
+        besides: Collection[str] = (),
     ) -> int | None:
-        """The earliest claim_at of a run that is not held, of known workflow and build, microseconds, due or not; None if
-        there is none. What an idle worker sleeps until (R3)."""
+        """The earliest claim_at of a run that is not held, of known workflow and build, not among `besides`, microseconds,
+        due or not; None if there is none (R3)."""
+        ...
+
+    async def outlook(
+        self,
+        *,
+        workflows: Collection[tuple[str, str]] | None = None,
+        builds: Collection[str | None] | None = None,
+        besides: Collection[str] = (),
+    ) -> Outlook:
+        """What an idle worker looks at before it claims, in one query: `next_claim`, the store's clock, and who leases runs
+        (R2, R3)."""
         ...
 
     async def renew(
@@ -317,6 +342,11 @@ class FlowEventStore(Protocol):
 
     async def summary(self) -> RunSummary:
         """The counters of spec 2.7, from the index."""
+        ...
+
+    def elsewhere(self) -> FlowEventStore:
+        """This store for another event loop of the process: itself, or another one over the same medium, which whoever asked
+        closes."""
         ...
 
     async def close(self) -> None:

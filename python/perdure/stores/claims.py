@@ -53,6 +53,10 @@ class MemoryClaims:
         """The held runs, by id."""
         return list(self._held)
 
+    def owners(self) -> list[str]:
+        """Who leases runs, sorted."""
+        return sorted({row.owner for _, run_id in self._order if (row := self._columns[run_id]).owner is not None})
+
     def owned_by(self, owner: str) -> list[str]:
         """The runs that `owner` leases; asked when a process has died, so it may look at all."""
         return [run_id for run_id, row in self._columns.items() if row.owner == owner]

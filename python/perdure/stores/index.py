@@ -208,9 +208,13 @@ class MemoryIndex:
                 return claim_at
         return None
 
+    def owners(self) -> list[str]:
+        """Who leases runs."""
+        return self.leases.owners()
+
     def _is_wanted(self, run_id: str, wanted: Wanted) -> bool:
         record = self._runs[run_id].record
-        return wanted.includes(record.name, record.version, record.build)
+        return run_id not in wanted.besides and wanted.includes(record.name, record.version, record.build)
 
     def _give(self, run_id: str, owner: str, ttl_ns: int, now: int) -> Claimed:
         row = self.leases[run_id] = leases.claimed(self.leases[run_id], owner, ttl_ns, now)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from perdure.errors import LeaseLost
 from perdure.stores import leases
-from perdure.stores.base import ActiveHook, Claimed, LeaseState, RunFilter, RunPage, RunSummary, Wakeup
+from perdure.stores.base import ActiveHook, Claimed, LeaseState, Outlook, RunFilter, RunPage, RunSummary, Wakeup
 from perdure.stores.index import MemoryIndex
 from perdure.stores.leases import Wanted
 from perdure.stores.rules import ALL_RUNS, check_limit
@@ -84,10 +84,23 @@ class IndexedStore:
         *,
         workflows: Collection[tuple[str, str]] | None = None,
         builds: Collection[str | None] | None = None,
+        besides: Collection[str] = (),
     ) -> int | None:
         """As `FlowEventStore.next_claim`."""
         with self._index() as index:
-            return index.next_claim(Wanted(workflows, builds))
+            return index.next_claim(Wanted(workflows, builds, besides))
+
+    async def outlook(
+        self,
+        *,
+        workflows: Collection[tuple[str, str]] | None = None,
+        builds: Collection[str | None] | None = None,
+        besides: Collection[str] = (),
+    ) -> Outlook:
+        """As `FlowEventStore.outlook`."""
+        with self._index() as index:
+            claim_at = index.next_claim(Wanted(workflows, builds, besides))
+            return Outlook(self._clock(), claim_at, tuple(index.owners()))
 
     async def lease(self, run_id: str) -> LeaseState:
         """As `FlowEventStore.lease`."""
@@ -105,6 +118,10 @@ class IndexedStore:
         with self._index() as index:
             return index.changes
 
+    def elsewhere(self) -> Self:
+        """As `FlowEventStore.elsewhere`: locks guard the index, so this one serves every loop."""
+        return self
+
     def clock(self) -> int:
         """As `FlowEventStore.clock`."""
         return self._clock()
@@ -118,11 +135,12 @@ class IndexedStore:
         *,
         workflows: Collection[tuple[str, str]] | None = None,
         builds: Collection[str | None] | None = None,
+        besides: Collection[str] = (),
         ttl_ns: int,
     ) -> list[Claimed]:
         """As `FlowEventStore.claim`."""
         check_limit(k, "k")
-        wanted = Wanted(workflows, builds)
+        wanted = Wanted(workflows, builds, besides)
 
         def work() -> list[Claimed]:
             with self._index() as index:
@@ -138,11 +156,12 @@ class IndexedStore:
         build: str,
         workflows: Collection[tuple[str, str]] | None = None,
         builds: Collection[str | None] | None = None,
+        besides: Collection[str] = (),
         ttl_ns: int,
     ) -> list[Claimed]:
         """As `FlowEventStore.claim_held`."""
         check_limit(k, "k")
-        wanted = Wanted(workflows, builds)
+        wanted = Wanted(workflows, builds, besides)
 
         def work() -> list[Claimed]:
             with self._index() as index:

@@ -73,10 +73,11 @@ UNKNOWN: Final = RunState(0, False, NEW)
 
 
 class Wanted(NamedTuple):
-    """What a worker knows how to drive (R44); None stands for everything."""
+    """What a worker knows how to drive (R44); None stands for everything. It passes over the runs `besides`."""
 
     workflows: Collection[tuple[str, str]] | None = None
     builds: Collection[str | None] | None = None
+    besides: Collection[str] = ()
 
     def includes(self, name: str, version: str, build: str | None) -> bool:
         """Whether a run of this workflow and build may be given to the worker."""

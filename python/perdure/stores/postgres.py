@@ -20,6 +20,7 @@ from perdure.stores.base import (
     Claimed,
     Committed,
     LeaseState,
+    Outlook,
     RunFilter,
     RunPage,
     RunRecord,
@@ -41,6 +42,7 @@ Row = tuple[Any, ...]
 _Lender = Callable[[PostgresPool], AbstractAsyncContextManager[Connection]]
 
 _TRIES: Final = 5
+_FEWEST_CONNECTIONS: Final = 2
 
 HISTORY: Final = """
 SELECT first_sequence, lines FROM @schema@.flow_commits
@@ -96,8 +98,8 @@ class PostgresEventStore:
         prepare_threshold: int | None = None,
         migrate: bool = True,
     ) -> None:
-        if pool_size < 2:
-            raise ValueError(f"pool_size is {pool_size}; a store needs at least 2 connections")
+        if pool_size < _FEWEST_CONNECTIONS:
+            raise ValueError(f"pool_size is {pool_size}; a store needs at least {_FEWEST_CONNECTIONS} connections")
         if synchronous not in (None, "on", "off", "local", "remote_write", "remote_apply"):
             raise ValueError(f"synchronous is {synchronous!r}; use a value of PostgreSQL's synchronous_commit, or None")
         self._database = PostgresDatabase(address, schema, prepare_threshold)
@@ -209,11 +211,12 @@ class PostgresEventStore:
         *,
         workflows: Collection[tuple[str, str]] | None = None,
         builds: Collection[str | None] | None = None,
+        besides: Collection[str] = (),
         ttl_ns: int,
     ) -> list[Claimed]:
         """As `FlowEventStore.claim`."""
         check_limit(k, "k")
-        wanted = postgres_claims.wanted_values(Wanted(workflows, builds))
+        wanted = postgres_claims.wanted_values(Wanted(workflows, builds, besides))
         return await self._claim(postgres_claims.CLAIM, self._test_time(), owner, k, ttl_ns, *wanted)
 
     async def claim_held(
@@ -224,11 +227,12 @@ class PostgresEventStore:
         build: str,
         workflows: Collection[tuple[str, str]] | None = None,
         builds: Collection[str | None] | None = None,
+        besides: Collection[str] = (),
         ttl_ns: int,
     ) -> list[Claimed]:
         """As `FlowEventStore.claim_held`."""
         check_limit(k, "k")
-        wanted = postgres_claims.wanted_values(Wanted(workflows, builds))
+        wanted = postgres_claims.wanted_values(Wanted(workflows, builds, besides))
         return await self._claim(postgres_claims.CLAIM_HELD, self._test_time(), owner, k, ttl_ns, *wanted, build)
 
     async def _claim(self, statement: str, *values: object) -> list[Claimed]:
@@ -242,11 +246,25 @@ class PostgresEventStore:
         *,
         workflows: Collection[tuple[str, str]] | None = None,
         builds: Collection[str | None] | None = None,
+        besides: Collection[str] = (),
     ) -> int | None:
         """As `FlowEventStore.next_claim`."""
-        wanted = postgres_claims.wanted_values(Wanted(workflows, builds))
+        wanted = postgres_claims.wanted_values(Wanted(workflows, builds, besides))
         rows = await self._rows(postgres_claims.NEXT_CLAIM, *wanted)
         return rows[0][0] if rows else None
+
+    async def outlook(
+        self,
+        *,
+        workflows: Collection[tuple[str, str]] | None = None,
+        builds: Collection[str | None] | None = None,
+        besides: Collection[str] = (),
+    ) -> Outlook:
+        """As `FlowEventStore.outlook`."""
+        wanted = postgres_claims.wanted_values(Wanted(workflows, builds, besides))
+        ((now, claim_at, owners),) = await self._rows(postgres_claims.OUTLOOK, self._test_time(), *wanted)
+        self._note(now)
+        return Outlook(now, claim_at, tuple(owners))
 
     async def renew(
         self, owner: str, pairs: Sequence[tuple[str, int]], *, ttl_ns: int
@@ -303,6 +321,20 @@ class PostgresEventStore:
             if pool is not None:
                 await self._keeping.aclose()
                 await pool.close()
+
+    def elsewhere(self) -> PostgresEventStore:
+        """As `FlowEventStore.elsewhere`: a connection belongs to one loop, so another store with connections of its own."""
+        return PostgresEventStore(
+            self._database.address,
+            self._set_clock,
+            schema=self._database.schema,
+            pool_size=_FEWEST_CONNECTIONS,
+            wait_seconds=self._wait_seconds,
+            answer_seconds=self._answer_seconds,
+            synchronous=self._synchronous,
+            prepare_threshold=self._database.prepare_threshold,
+            migrate=self._migrate,
+        )
 
     def clock(self) -> int:
         """As `FlowEventStore.clock`: the server's, as last heard, and the time since."""

@@ -14,6 +14,7 @@ __all__ = [
     "CLAIM_HELD",
     "LEASE",
     "NEXT_CLAIM",
+    "OUTLOOK",
     "RELEASE_HOLD",
     "RENEW",
     "SET_HOLD",
@@ -26,21 +27,23 @@ _LIVE: Final = "(r.owner IS NOT NULL AND r.claim_at IS NOT NULL AND r.claim_at >
 
 
 def _wanted(first: int) -> str:
-    names, versions, builds, unpinned = (f"${first + n}" for n in range(4))
+    names, versions, builds, unpinned, besides = (f"${first + n}" for n in range(5))
     return (
         f"({names}::text[] IS NULL OR (r.name, r.version) IN (SELECT * FROM unnest({names}::text[], {versions}::text[])))"
         f" AND ({builds}::text[] IS NULL OR r.build = ANY ({builds}::text[]) OR ({unpinned}::boolean AND r.build IS NULL))"
+        f" AND r.run_id <> ALL ({besides}::text[])"
     )
 
 
 def wanted_values(wanted: Wanted) -> tuple[object, ...]:
-    """The four parameters of what a worker knows: names, versions, builds, and whether runs without a build are meant."""
+    """The five parameters of what a worker wants: names, versions, builds, whether runs without a build are meant, and what
+    it passes over."""
     names = versions = builds = None
     if wanted.workflows is not None:
         names, versions = [name for name, _ in wanted.workflows], [version for _, version in wanted.workflows]
     if wanted.builds is not None:
         builds = [build for build in wanted.builds if build is not None]
-    return names, versions, builds, wanted.builds is None or None in wanted.builds
+    return names, versions, builds, wanted.builds is None or None in wanted.builds, list(wanted.besides)
 
 
 _GIVE: Final = """given AS (
@@ -73,7 +76,7 @@ WITH {_CLOCK},
 picked AS MATERIALIZED (
     SELECT r.run_id, r.claim_at FROM @schema@.flow_runs AS r
     WHERE r.hold IS NOT NULL AND NOT {_LIVE} AND {_wanted(5)}
-        AND NOT EXISTS (SELECT FROM @schema@.flow_builds(r.hold) AS caused (build) WHERE caused.build = $9)
+        AND NOT EXISTS (SELECT FROM @schema@.flow_builds(r.hold) AS caused (build) WHERE caused.build = $10)
     ORDER BY r.run_id LIMIT $3::bigint FOR NO KEY UPDATE SKIP LOCKED
 ),
 {_GIVE}
@@ -82,6 +85,19 @@ SELECT run_id, epoch, last_sequence, now FROM given ORDER BY run_id"""
 NEXT_CLAIM: Final = f"""
 SELECT r.claim_at FROM @schema@.flow_runs AS r
 WHERE r.claim_at IS NOT NULL AND r.hold IS NULL AND {_wanted(1)} ORDER BY r.claim_at, r.run_id LIMIT 1"""
+
+OUTLOOK: Final = f"""
+WITH RECURSIVE {_CLOCK},
+known (owner) AS (
+    SELECT min(owner) FROM @schema@.flow_runs WHERE owner IS NOT NULL
+    UNION ALL SELECT (SELECT min(r.owner) FROM @schema@.flow_runs AS r WHERE r.owner > known.owner) FROM known
+    WHERE known.owner IS NOT NULL
+)
+SELECT clock.now,
+    (SELECT r.claim_at FROM @schema@.flow_runs AS r
+        WHERE r.claim_at IS NOT NULL AND r.hold IS NULL AND {_wanted(2)} ORDER BY r.claim_at, r.run_id LIMIT 1),
+    ARRAY(SELECT owner FROM known WHERE owner IS NOT NULL)
+FROM clock"""
 
 RENEW: Final = f"""
 WITH {_CLOCK},

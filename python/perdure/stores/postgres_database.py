@@ -51,6 +51,7 @@ class PostgresDatabase:
             raise ValueError(f"schema {schema!r} is no name for one: use 1 to {_IDENTIFIER_BYTES} bytes of text")
         self.address = address
         self.schema = schema
+        self.prepare_threshold = prepare_threshold
         self._options: dict[str, Any] = {
             "autocommit": True,
             "prepare_threshold": prepare_threshold,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from threading import Lock
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from perdure.errors import FlowError, LeaseLost, OutcomeUnknown, RunNotFound, StoreError
 from perdure.instant import MAX_NS, MIN_NS, due_key, parse_instant
@@ -22,6 +22,7 @@ from perdure.stores.base import (
     Claimed,
     Committed,
     LeaseState,
+    Outlook,
     RunFilter,
     RunPage,
     RunRecord,
@@ -162,11 +163,12 @@ class SqliteEventStore:
         *,
         workflows: Collection[tuple[str, str]] | None = None,
         builds: Collection[str | None] | None = None,
+        besides: Collection[str] = (),
         ttl_ns: int,
     ) -> list[Claimed]:
         """As `FlowEventStore.claim`."""
         check_limit(k, "k")
-        wanted = Wanted(workflows, builds)
+        wanted = Wanted(workflows, builds, besides)
         return await self._transact(lambda db, now: sqlite_claims.claim(db, owner, k, wanted, ttl_ns, now))
 
     async def claim_held(
@@ -177,11 +179,12 @@ class SqliteEventStore:
         build: str,
         workflows: Collection[tuple[str, str]] | None = None,
         builds: Collection[str | None] | None = None,
+        besides: Collection[str] = (),
         ttl_ns: int,
     ) -> list[Claimed]:
         """As `FlowEventStore.claim_held`."""
         check_limit(k, "k")
-        wanted = Wanted(workflows, builds)
+        wanted = Wanted(workflows, builds, besides)
         return await self._transact(lambda db, now: sqlite_claims.claim_held(db, owner, k, build, wanted, ttl_ns, now))
 
     async def next_claim(
@@ -189,11 +192,24 @@ class SqliteEventStore:
         *,
         workflows: Collection[tuple[str, str]] | None = None,
         builds: Collection[str | None] | None = None,
+        besides: Collection[str] = (),
     ) -> int | None:
         """As `FlowEventStore.next_claim`."""
-        query, values = sqlite_claims.next_query(Wanted(workflows, builds))
+        query, values = sqlite_claims.next_query(Wanted(workflows, builds, besides))
         row = await self._read(lambda connection: connection.execute(query, values).fetchone())
         return None if row is None else row[0]
+
+    async def outlook(
+        self,
+        *,
+        workflows: Collection[tuple[str, str]] | None = None,
+        builds: Collection[str | None] | None = None,
+        besides: Collection[str] = (),
+    ) -> Outlook:
+        """As `FlowEventStore.outlook`."""
+        query, values = sqlite_claims.outlook_query(Wanted(workflows, builds, besides))
+        rows = await self._read(lambda connection: connection.execute(query, values).fetchall())
+        return Outlook(self._clock(), *sqlite_claims.outlook_of(rows))
 
     async def renew(
         self, owner: str, pairs: Sequence[tuple[str, int]], *, ttl_ns: int
@@ -239,6 +255,10 @@ class SqliteEventStore:
             self._closing = self._writing.submit(self._close_connections)
             self._writing.shutdown(wait=False)
         await asyncio.shield(asyncio.wrap_future(self._closing))
+
+    def elsewhere(self) -> Self:
+        """As `FlowEventStore.elsewhere`: its threads answer any loop."""
+        return self
 
     def clock(self) -> int:
         """As `FlowEventStore.clock`."""

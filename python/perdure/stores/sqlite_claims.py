@@ -19,6 +19,8 @@ __all__ = [
     "held_query",
     "known_state",
     "next_query",
+    "outlook_of",
+    "outlook_query",
     "read_state",
     "release_hold",
     "renew",
@@ -33,6 +35,12 @@ SET_COLUMNS: Final = """
 UPDATE flow_runs SET
     owner = ?, epoch = ?, parked_sequence = ?, failures = ?, not_before = ?, hold = ?, claim_at = ?
 WHERE run_id = ?"""
+OWNERS: Final = """
+SELECT owner FROM (WITH RECURSIVE known(owner) AS (
+    SELECT min(owner) FROM flow_runs WHERE owner IS NOT NULL
+    UNION ALL SELECT (SELECT min(r.owner) FROM flow_runs AS r WHERE r.owner > known.owner) FROM known
+    WHERE known.owner IS NOT NULL
+) SELECT owner FROM known WHERE owner IS NOT NULL)"""
 OWNED: Final = "SELECT run_id FROM flow_runs WHERE owner = ?"
 
 
@@ -74,6 +82,19 @@ def next_query(wanted: Wanted) -> tuple[str, list[object]]:
     return f"SELECT claim_at FROM flow_runs WHERE {ahead} ORDER BY claim_at, run_id LIMIT 1", values
 
 
+def outlook_query(wanted: Wanted) -> tuple[str, list[object]]:
+    """The same in one query with the owners of leases, each found by one step in their index."""
+    query, values = next_query(wanted)
+    return f"SELECT * FROM ({query}) UNION ALL {OWNERS}", values
+
+
+def outlook_of(rows: Sequence[tuple[int | str]]) -> tuple[int | None, tuple[str, ...]]:
+    """What the rows of `outlook_query` say: the earliest `claim_at`, and the owners."""
+    cells = [cell for (cell,) in rows]
+    claim_at = next((cell for cell in cells if isinstance(cell, int)), None)
+    return claim_at, tuple(cell for cell in cells if isinstance(cell, str))
+
+
 def _wanted_terms(wanted: Wanted) -> tuple[str, list[object]]:
     terms: list[str] = ["1"]
     values: list[object] = []
@@ -86,6 +107,9 @@ def _wanted_terms(wanted: Wanted) -> tuple[str, list[object]]:
         unpinned = " OR build IS NULL" if None in wanted.builds else ""
         terms.append(f"(build IN ({', '.join('?' * len(named))}){unpinned})")
         values += named
+    if wanted.besides:
+        terms.append(f"run_id NOT IN ({', '.join('?' * len(wanted.besides))})")
+        values += wanted.besides
     return " AND ".join(terms), values
 
 

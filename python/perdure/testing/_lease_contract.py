@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from dataclasses import replace
 from random import Random
 from typing import Final
@@ -17,7 +18,7 @@ from perdure.errors import (
     RunNotFound,
 )
 from perdure.instant import format_instant
-from perdure.stores.base import Append, Claimed, FlowEventStore, Lease, LeaseState, RunFilter
+from perdure.stores.base import Append, Claimed, FlowEventStore, Lease, LeaseState, Outlook, RunFilter
 from perdure.testing._lease_model import compare_on_a_random_trace
 from perdure.testing._store_suite import StoreSuite, on_a_store, raised, told
 from perdure.testing._stories import SECOND, START, Story, child, created, hook, started, wait, wait_done
@@ -400,6 +401,56 @@ class LeaseContract(StoreSuite):
         assert await store.next_claim() == 0
         await store.set_hold("held", HOLD, expected_sequence=1)
         assert await store.next_claim() == us(START + TTL)
+
+    @on_a_store
+    async def test_runs_that_are_passed_over_are_not_claimed(self, store: FlowEventStore) -> None:
+        for run_id in "abc":
+            await self.story(run_id).write(store, created())
+        assert (await store.outlook(besides=["a", "b"])).claim_at == 0
+        assert (await store.outlook(besides=["a", "b", "c", "missing"])).claim_at is None
+        assert await store.next_claim(besides={"a", "b", "c"}) is None
+        assert [run.run_id for run in await store.claim("me", 9, besides=["a", "c"], ttl_ns=TTL)] == ["b"]
+        for run_id in "ac":
+            await store.set_hold(run_id, HOLD, expected_sequence=1)
+        held = await store.claim_held("me", 9, build="another", besides=["a"], ttl_ns=TTL)
+        assert [run.run_id for run in held] == ["c"]
+
+    @on_a_store
+    async def test_an_outlook_is_all_that_an_idle_worker_asks(self, store: FlowEventStore) -> None:
+        assert await store.outlook() == Outlook(self.clock.ns, None, ())
+        await self.leased(store, "a")
+        await self.leased(store, "b", OTHER)
+        await self.leased(store, "c")
+        assert await store.outlook() == Outlook(self.clock.ns, us(START + TTL), ("me", "other"))
+        assert (await store.outlook(workflows=[("demo", "2")])).claim_at is None
+        assert (await store.outlook(builds=[None])).claim_at == us(START + TTL)
+        self.clock.ns += 2 * TTL  # expired, and nobody took them
+        assert (await store.outlook()).owners == ("me", "other")
+        await store.void("me")
+        assert await store.outlook() == Outlook(self.clock.ns, 0, ("other",))
+
+    @on_a_store
+    async def test_leases_are_renewed_from_another_thread(self, store: FlowEventStore) -> None:
+        """R2: while the event loop stands still."""
+        await self.leased(store)
+        self.clock.ns += TTL // 2
+
+        async def renew() -> list[tuple[str, int] | LeaseLost]:
+            other = store.elsewhere()
+            try:
+                return await other.renew("me", [("r", 1), ("missing", 1)], ttl_ns=TTL)
+            finally:
+                if other is not store:
+                    await other.close()
+
+        given: list[list[tuple[str, int] | LeaseLost]] = []
+        thread = threading.Thread(target=lambda: given.append(asyncio.run(renew())), daemon=True)
+        thread.start()
+        thread.join(60)  # the loop of this test stands still meanwhile
+        ((renewed, lost),) = given
+        assert renewed == ("r", 2)
+        assert isinstance(lost, LeaseLost)
+        assert (await store.lease("r")).claim_at == us(self.clock.ns + TTL)
 
     # renewals and the dead (R2) ------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Coroutine, Sequence
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, Self, TypeVar
 
 from perdure.errors import FlowError, LeaseLost, OutcomeUnknown, StoreUnavailable
 from perdure.stores.base import (
@@ -12,6 +12,7 @@ from perdure.stores.base import (
     Claimed,
     Committed,
     LeaseState,
+    Outlook,
     RunFilter,
     RunPage,
     RunSummary,
@@ -170,6 +171,7 @@ class Client:
         *,
         workflows: Collection[tuple[str, str]] | None = None,
         builds: Collection[str | None] | None = None,
+        besides: Collection[str] = (),
         ttl_ns: int,
     ) -> list[Claimed]:
         return await self._ask("claim", lambda: self._claimed(k, ttl_ns))
@@ -188,6 +190,7 @@ class Client:
         build: str,
         workflows: Collection[tuple[str, str]] | None = None,
         builds: Collection[str | None] | None = None,
+        besides: Collection[str] = (),
         ttl_ns: int,
     ) -> list[Claimed]:
         return await self._ask("claim_held", lambda: self._auditor.claim_held(self._host.party, k, build, ttl_ns))
@@ -197,8 +200,22 @@ class Client:
         *,
         workflows: Collection[tuple[str, str]] | None = None,
         builds: Collection[str | None] | None = None,
+        besides: Collection[str] = (),
     ) -> int | None:
         return await self._read("next_claim", self._medium.store.next_claim())
+
+    async def outlook(
+        self,
+        *,
+        workflows: Collection[tuple[str, str]] | None = None,
+        builds: Collection[str | None] | None = None,
+        besides: Collection[str] = (),
+    ) -> Outlook:
+        return await self._read("outlook", self._medium.store.outlook())
+
+    def elsewhere(self) -> Self:
+        """A simulated process has one loop."""
+        return self
 
     async def renew(
         self, owner: str, pairs: Sequence[tuple[str, int]], *, ttl_ns: int
