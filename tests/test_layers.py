@@ -52,7 +52,7 @@ LAYERS: dict[str, Layer] = {
         # `builds` holds values only, a build id and the set it is compatible with; what acts on them is dispatch.
         (
             *("model", "spec", "policy", "values", "envelope", "snapshot", "commands", "payload", "wire"),
-            *("outcome", "builds"),
+            *("payload_rules", "payload_encode", "payload_decode", "outcome", "builds"),
         ),
         uses=("leaf", "model", "seam"),
         third_party=("orjson", "msgspec"),
@@ -75,7 +75,7 @@ LAYERS: dict[str, Layer] = {
     # Loads a kernel and knows no store: a store that keeps no index on its medium is given index rows by it.
     "rebuild": Layer(("rebuild",), uses=("leaf", "seam")),
     # What pruning may delete, once for all stores.
-    "retention": Layer(("retention",), uses=("leaf",), types=("store protocol",)),
+    "retention": Layer(("retention",), uses=("leaf", "store protocol")),
     "stores": Layer(
         ("stores",),
         uses=("leaf", "model", "seam", "store protocol", "rebuild", "retention", "stores"),

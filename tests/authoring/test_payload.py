@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from collections import OrderedDict
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from enum import Enum, IntEnum, StrEnum
-from types import SimpleNamespace
 from typing import Annotated, Any, NamedTuple, TypedDict, cast
 from uuid import UUID
 
@@ -132,10 +130,8 @@ def test_an_offset_with_seconds_is_written_in_utc() -> None:
         ({"a": {None: 1}}, "$.a: keys must be str, and one is NoneType"),
         ({"a": [{Level.HIGH: 1}]}, "$.a[0]: keys must be str, and one is Level"),
         ({Name.ANNA: 1}, "$: keys must be str, and one is Name"),
-        ({"a b": {"é": b"x"}}, '$["a b"]["é"]: bytes'),
-        ({"s": {1}}, "$.s: a set has no order"),
+        ({"a b": {"é": 1j}}, '$["a b"]["é"]: a complex number'),
         ({"o": object()}, "$.o: type object cannot be stored"),
-        ({"t": timedelta(1)}, "$.t: a timedelta"),
         ({"t": datetime(2026, 1, 1)}, "$.t: a datetime without a time zone"),
         ({"d": Decimal("NaN")}, "$.d: a Decimal that is no finite number"),
         ({"d": Decimal("-Infinity")}, "$.d: a Decimal that is no finite number"),
@@ -312,42 +308,13 @@ def test_a_type_that_rounds_nothing_is_taken() -> None:
     assert decode_as(b'{"1":2.123456789}', dict[int, float]) == {1: 2.123456789}
 
 
-class FakeModel:
-    """As much of a pydantic model as is used; pydantic itself is optional and not among the test tools."""
-
-    def __init__(self, name: object) -> None:
-        self.name = name
-
-    def model_dump(self, by_alias: bool) -> dict[str, object]:
-        assert by_alias
-        return {"theName": self.name}
-
-    @classmethod
-    def model_validate(cls, value: dict[str, object]) -> FakeModel:
-        if not isinstance(value["theName"], str):
-            raise FakeValidationError("canary")
-        return cls(value["theName"])
-
-
-class FakeValidationError(ValueError):
-    def errors(self, include_input: bool, include_url: bool) -> list[dict[str, object]]:
-        assert (include_input, include_url) == (False, False)
-        return [{"loc": ("theName", 0), "type": "string_type"}]
-
-
-def test_pydantic_models(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pydantic", cast(Any, SimpleNamespace(BaseModel=FakeModel)))
-    assert encode([FakeModel("x")]) == b'[{"theName":"x"}]'
-    assert refused({"a": FakeModel("\ud800")}).startswith("$.a.theName: a lone surrogate")
-    assert [model.name for model in decode_as(b'[{"theName":"x"}]', list[FakeModel])] == ["x"]
-    with pytest.raises(Serialization, match=r"\$.theName\[0\]: does not fit FakeModel \(string_type\)") as caught:
-        decode_as(b'{"theName":1}', FakeModel)
-    assert "canary" not in str(caught.value)
+class Plain:
+    """A class of no kind that JSON knows."""
 
 
 def test_a_class_that_is_no_data_does_not_decode() -> None:
-    with pytest.raises(Serialization, match="Expected `FakeModel`, got `dict`"):
-        decode_as(b"{}", FakeModel)
+    with pytest.raises(Serialization, match="Expected `Plain`, got `dict`"):
+        decode_as(b"{}", Plain)
 
 
 # -- both ways ------------------------------------------------------------------------------------------------------
@@ -362,7 +329,7 @@ scalars = (
 values = st.recursive(
     scalars, lambda v: st.lists(v, max_size=4) | st.dictionaries(st.text(), v, max_size=4), max_leaves=12
 )
-broken = st.sampled_from([math.nan, math.inf, 2**64, -(2**63) - 1, "\ud800", b"", {1: 2}, {None: 2}, object()])
+broken = st.sampled_from([math.nan, math.inf, 2**64, -(2**63) - 1, "\ud800", 1j, {1: 2}, {None: 2}, object()])
 
 
 def typed(value: object) -> object:
