@@ -70,6 +70,9 @@ if TYPE_CHECKING:
         InvalidTransition as InvalidTransition,
     )
     from perdure.errors import (
+        InvalidWorkerConfiguration as InvalidWorkerConfiguration,
+    )
+    from perdure.errors import (
         InvalidWorkflow as InvalidWorkflow,
     )
     from perdure.errors import (
@@ -91,6 +94,9 @@ if TYPE_CHECKING:
         PayloadTooLarge as PayloadTooLarge,
     )
     from perdure.errors import (
+        QueueBackpressure as QueueBackpressure,
+    )
+    from perdure.errors import (
         ReplayLimitExceeded as ReplayLimitExceeded,
     )
     from perdure.errors import (
@@ -104,6 +110,9 @@ if TYPE_CHECKING:
     )
     from perdure.errors import (
         RunTerminal as RunTerminal,
+    )
+    from perdure.errors import (
+        RuntimeBuildRouteNotFound as RuntimeBuildRouteNotFound,
     )
     from perdure.errors import (
         RuntimeBuildUnavailable as RuntimeBuildUnavailable,
@@ -131,6 +140,9 @@ if TYPE_CHECKING:
     )
     from perdure.errors import (
         StoreUnavailable as StoreUnavailable,
+    )
+    from perdure.errors import (
+        TaskLeaseLost as TaskLeaseLost,
     )
     from perdure.errors import (
         UnsupportedEventSchemaVersion as UnsupportedEventSchemaVersion,
@@ -239,6 +251,7 @@ __all__ = [
     "InvalidRunId",
     "InvalidRuntimeBuildId",
     "InvalidTransition",
+    "InvalidWorkerConfiguration",
     "InvalidWorkflow",
     "JsonlEventStore",
     "LeaseHeld",
@@ -249,6 +262,7 @@ __all__ = [
     "OutcomeUnknown",
     "PayloadTooLarge",
     "PostgresEventStore",
+    "QueueBackpressure",
     "RawCommand",
     "ReplayLimitExceeded",
     "RetryAfter",
@@ -259,6 +273,7 @@ __all__ = [
     "RunSummary",
     "RunTerminal",
     "RuntimeBuildCompatibility",
+    "RuntimeBuildRouteNotFound",
     "RuntimeBuildUnavailable",
     "RuntimeCommand",
     "Serialization",
@@ -273,6 +288,7 @@ __all__ = [
     "StoreError",
     "StoreRefusal",
     "StoreUnavailable",
+    "TaskLeaseLost",
     "UnsupportedEventSchemaVersion",
     "Wakeup",
     "WorkflowContext",

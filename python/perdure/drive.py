@@ -136,6 +136,11 @@ class Drive:
             if (yield from self._pass(view, clock)):
                 return
 
+    @property
+    def stood_aside(self) -> bool:
+        """Whether another owner's lease was live, so that this drive left the run to it (R2)."""
+        return self._aside
+
     # -- the parts of the loop -------------------------------------------------------------------------------------
 
     def _look(self) -> Steps:
@@ -190,7 +195,8 @@ class Drive:
         self._kept_clock = None
         yield from self._settle_no_longer()
         last, released = not self.live, False
-        if self._staged or (last and self._held):
+        leased = self._held or (self.options.leases and self.opening.worker)  # a failure to be counted claims first (R44)
+        if self._staged or (last and leased):
             refusal = yield from self._commit(Commit(view, "fail" if last else "keep", error=broken))
             if isinstance(refusal, EventConflict):
                 return

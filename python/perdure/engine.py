@@ -72,8 +72,10 @@ _WHITE_SPACE: Final = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" 
 
 @dataclass(slots=True)
 class HostCall:
-    """One host call under way. `due`: the instant a scheduled resume was given; `own_waits`: those this call
-    completed."""
+    """One host call under way. `due`: the instant a scheduled resume was given; `worker`: made for a task, so that a failure
+    is counted on the run (R44). The rest says how far it came: the run was `found`; the event the call is about is durable
+    by whomever (`accepted`), or by this call (`appended`); it `drove`, or `stood_aside` for another owner (R2);
+    `own_waits`: those this call completed."""
 
     run_id: str
     call: Mapping[str, object]
@@ -81,6 +83,12 @@ class HostCall:
     look: Callable[[Run], None] | None = None
     claimed: Claimed | None = None
     take_over: bool = False
+    worker: bool = False
+    found: bool = False
+    accepted: bool = False
+    appended: bool = False
+    drove: bool = False
+    stood_aside: bool = False
     own_waits: list[str] = field(default_factory=list)
     text: bytes = field(init=False)
 
@@ -410,13 +418,13 @@ class FlowEngine(Inspection):
 
     async def resume_hook_by_token(self, token: str, payload: object, *, drive: bool = True) -> tuple[str, str]:
         """`resume_hook` by the hook's token; gives (run id, hook id). Raises `HookTokenNotFound`."""
-        run_id, hook_id = await self._find_hook(token)
+        run_id, hook_id = await self.find_hook(token)
         await self._call(run_id, {"op": "resume_hook", "hook_id": hook_id, "payload": _raw(payload), "drive": drive})
         return run_id, hook_id
 
     async def dispose_hook_by_token(self, token: str, *, drive: bool = True) -> tuple[str, str]:
         """`dispose_hook` by the hook's token; gives (run id, hook id). Raises `HookTokenNotFound`."""
-        run_id, hook_id = await self._find_hook(token)
+        run_id, hook_id = await self.find_hook(token)
         await self._call(run_id, {"op": "dispose_hook", "hook_id": hook_id, "drive": drive})
         return run_id, hook_id
 
@@ -485,11 +493,15 @@ class FlowEngine(Inspection):
     async def _call(self, run_id: str, call: Mapping[str, object], **options: Any) -> list[str]:
         """Judges the call, appends what is its own, drives where its row says so; gives the waits this call
         completed."""
-        self._check_run_id(run_id)
+        return await self.make(HostCall(run_id, call, **options))
+
+    async def make(self, call: HostCall) -> list[str]:
+        """The same for a call that the caller wants to look at afterwards, whatever became of it."""
+        self._check_run_id(call.run_id)
         try:
-            return await self._make_call(HostCall(run_id, call, **options))
+            return await self._make_call(call)
         except FlowError as error:
-            error.run_id = error.run_id or run_id
+            error.run_id = error.run_id or call.run_id
             raise
 
     async def _make_call(self, call: HostCall) -> list[str]:
@@ -505,14 +517,20 @@ class FlowEngine(Inspection):
         if active is None:
             return call.own_waits
         drive, joined = active
-        await session.wait(drive)
-        return call.own_waits if joined else [*call.own_waits, *drive.drive.completed_waits]
+        try:
+            await session.wait(drive)
+        finally:
+            call.stood_aside = drive.drive.stood_aside
+            if not joined:
+                call.own_waits += drive.drive.completed_waits
+        return call.own_waits
 
     async def _begin(self, session: Session, call: HostCall) -> tuple[ActiveDrive, bool] | None:
         """Appends what is the call's own; the drive to wait for and whether it was joined, or None for a call that is
         done."""
         try:
             run = await (session.load_or_new() if call.starts else session.load())
+            call.found = True
             if self._closed:
                 raise EngineClosed
             if call.look is not None:
@@ -540,6 +558,7 @@ class FlowEngine(Inspection):
                 joins = session.active is not None and call.completes_waits
                 drafts = run.due_waits(call.due) if joins and call.due is not None else []
             if not drafts:
+                call.accepted = True
                 return control.drive
             claims = control.drive and session.active is None
             view = run.stage(drafts, clock)
@@ -547,6 +566,7 @@ class FlowEngine(Inspection):
             if isinstance(answer, Accepted):
                 run.accept(answer.batch)
                 self._observe(run, answer.batch)
+                call.accepted = call.appended = True
                 if call.due is not None:
                     call.own_waits += [orjson.loads(draft)["wait_id"] for draft in drafts]
                 if session.active is not None:
@@ -570,6 +590,7 @@ class FlowEngine(Inspection):
     def _join(self, session: Session, call: HostCall) -> tuple[ActiveDrive, bool]:
         if call.claimed is not None:
             session.adopt(call.claimed)
+        call.drove, worker = True, call.worker or call.claimed is not None
         horizon = session.clock() if call.due is None else call.due
         active, joined = session.active, True
         if active is None:
@@ -579,12 +600,12 @@ class FlowEngine(Inspection):
                 call.due if call.completes_waits else None,
                 held=session.epoch is not None,
                 take_over=call.take_over,
-                worker=call.claimed is not None,
+                worker=worker,
             )
             active, joined = session.begin(opening), False
             self._keeper.wake()
         else:
-            active.hand_over(horizon)
+            active.join(horizon, worker=worker)
         active.waiters += 1
         return active, joined
 
@@ -605,7 +626,8 @@ class FlowEngine(Inspection):
         spec = orjson.loads(orjson.dumps(call.call["spec"]))
         return spec.get("runtime_build_id") if isinstance(spec, dict) else None
 
-    async def _find_hook(self, token: str) -> tuple[str, str]:
+    async def find_hook(self, token: str) -> tuple[str, str]:
+        """(run id, hook id) of the active hook with this token. Raises `HookTokenNotFound`, `InvalidTransition`."""
         if not isinstance(token, str):
             raise TypeError(f"a hook token is a str, not {type(token).__name__}")
         if not token.strip(_WHITE_SPACE):

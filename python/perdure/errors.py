@@ -6,7 +6,8 @@
     ├── InvalidTransition  NonDeterministic
     ├── ReplayLimitExceeded  HistoryLimitExceeded
     ├── HookTokenNotFound  HookTokenConflict  HookConflict
-    ├── InvalidRuntimeBuildId  RuntimeBuildUnavailable
+    ├── InvalidRuntimeBuildId  RuntimeBuildUnavailable  RuntimeBuildRouteNotFound
+    ├── InvalidWorkerConfiguration  QueueBackpressure  TaskLeaseLost
     ├── Serialization
     │   └── UnsupportedEventSchemaVersion
     ├── PayloadTooLarge
@@ -44,6 +45,7 @@ __all__ = [
     "InvalidRunId",
     "InvalidRuntimeBuildId",
     "InvalidTransition",
+    "InvalidWorkerConfiguration",
     "InvalidWorkflow",
     "LeaseHeld",
     "LeaseLost",
@@ -51,11 +53,13 @@ __all__ = [
     "NonRetryable",
     "OutcomeUnknown",
     "PayloadTooLarge",
+    "QueueBackpressure",
     "ReplayLimitExceeded",
     "RetryAfter",
     "RunConflict",
     "RunNotFound",
     "RunTerminal",
+    "RuntimeBuildRouteNotFound",
     "RuntimeBuildUnavailable",
     "Serialization",
     "StepCancelled",
@@ -65,6 +69,7 @@ __all__ = [
     "StoreError",
     "StoreRefusal",
     "StoreUnavailable",
+    "TaskLeaseLost",
     "UnsupportedEventSchemaVersion",
     "WorkflowNotRegistered",
     "WorkflowRaised",
@@ -181,7 +186,8 @@ class InvalidRunId(FlowError):
 
 
 class RunConflict(FlowError):
-    """The run exists and differs from what the call says. `reason`: "spec", "input", "request", "pruned" or "case"."""
+    """The run exists and differs from what the call says. `reason`: "spec", "input", "request", "pruned", "history_hold" or
+    "case"."""
 
     code = "run_conflict"
     _TEXT: ClassVar[dict[str, str]] = {
@@ -189,6 +195,7 @@ class RunConflict(FlowError):
         "input": "was started with another input; use another run id",
         "request": "already has a cancellation request with another reason",
         "pruned": "was pruned; its id cannot be used again",
+        "history_hold": "already has a retention hold of that id with another reason; use another hold id",
         "case": "exists under another upper/lower case spelling",
     }
 
@@ -431,6 +438,61 @@ class RuntimeBuildUnavailable(FlowError):
         need = f"needs build {self.required_build_id!r}" if self.required_build_id else "is not pinned to a build"
         have = f"runs build {self.current_build_id!r}" if self.current_build_id else "has no build configured"
         return f"run {self.run_id!r} {need} and this engine {have}"
+
+
+class RuntimeBuildRouteNotFound(FlowError):
+    """No dispatcher takes tasks of this build, None for runs that are not pinned to one (spec 8.5). Nothing was
+    enqueued."""
+
+    code = "runtime_build_route_not_found"
+
+    def __init__(self, required_build_id: str | None) -> None:
+        super().__init__(required_build_id)
+        self.required_build_id = required_build_id
+
+    def __str__(self) -> str:
+        what = f"build {self.required_build_id!r}" if self.required_build_id else "runs without a build"
+        return f"no route for {what}; give the RuntimeBuildTaskRouter one, or end those runs"
+
+
+class InvalidWorkerConfiguration(FlowError):
+    """A scheduler, queue, router or worker was configured in a way that cannot work; nothing was done."""
+
+    code = "invalid_worker_configuration"
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(detail)
+        self.detail = detail
+
+    def __str__(self) -> str:
+        return self.detail
+
+
+class QueueBackpressure(FlowError):
+    """The queue holds as many pending tasks as it may. The task was not enqueued; try again when workers caught up."""
+
+    code = "queue_backpressure"
+
+    def __init__(self, pending: int, capacity: int) -> None:
+        super().__init__(pending, capacity)
+        self.pending, self.capacity = pending, capacity
+
+    def __str__(self) -> str:
+        return f"the queue is full: {self.pending} tasks are pending and {self.capacity} are allowed; add workers or wait"
+
+
+class TaskLeaseLost(FlowError):
+    """Nobody holds this task lease: it is unknown, was replaced by a heartbeat, or the task was taken back (R45)."""
+
+    code = "task_lease_lost"
+    _SHOWN: ClassVar[int] = 80
+
+    def __init__(self, lease_id: str) -> None:
+        super().__init__(lease_id)
+        self.lease_id = lease_id
+
+    def __str__(self) -> str:
+        return f"task lease {self.lease_id[: self._SHOWN]!r} is not held any more; the task belongs to whoever leased it last"
 
 
 class Serialization(FlowError):

@@ -7,7 +7,7 @@ import copy
 import logging
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -123,8 +123,11 @@ class ActiveDrive:
             if self.begun:
                 self.task.cancel()
 
-    def hand_over(self, horizon: int) -> None:
+    def join(self, horizon: int, *, worker: bool) -> None:
+        """Another caller hands over its horizon; once a worker is among them a failure is counted (R22, R44)."""
         self.horizon = horizon if self.horizon is None else max(self.horizon, horizon)
+        if worker and not self.opening.worker:
+            self.opening = self.drive.opening = replace(self.opening, worker=True)
         self.wake()
 
 
