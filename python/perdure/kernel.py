@@ -289,6 +289,12 @@ class Reads(Protocol):
         """Of the given (kind, id), the one resolved first, with the sequence of its resolution; None while none is."""
         ...
 
+    def timeline(self, after: int) -> list[tuple[int, str, str, int]]:
+        """The events past `after` that a coroutine is shown when it is replayed: sequence, type, id, and the largest
+        timestamp of the history up to there, ns (R38). They are run_started, run_cancellation_requested, and what
+        creates or resolves a step, wait or hook."""
+        ...
+
     def snapshot(self) -> bytes:
         """The snapshot JSON of R28."""
         ...

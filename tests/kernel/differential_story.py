@@ -92,6 +92,7 @@ def reads_of(reads: Any) -> dict[str, Any]:
     answers["first_resolved"] = [
         shown(reads.first_resolved(some)) for some in (refs, refs[:8], refs[12:], refs[3:5], [])
     ]
+    answers["timeline"] = [shown(reads.timeline(after)) for after in (0, 3, reads.last_sequence - 1)]
     answers["active_hooks"] = shown(reads.active_hooks())
     answers["suspensions"] = shown(reads.suspensions())
     answers["closing"] = shown(reads.closing())

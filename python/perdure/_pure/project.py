@@ -47,7 +47,11 @@ def apply(state: State, event: Event, sequence: int, timestamp: int) -> None:
         raise refuse(state, "sequence_gap", value=state.last_sequence + 1, sequence=sequence)
     if state.terminal:
         raise refuse(state, "run_ended", sequence=sequence)
+    state.latest = timestamp if first else max(state.latest, timestamp)
     _RULES[event.type](_Moment(state, sequence, timestamp), event.fields)
+    if event.type in _SHOWN:
+        kind = event.type.partition("_")[0]
+        state.marks.append((sequence, event.type, event.fields.get(f"{kind}_id", ""), state.latest))
     state.last_sequence = sequence
     state.updated_at = timestamp
     if event.type not in INVISIBLE:
@@ -336,6 +340,12 @@ def _hook_disposed(at: _Moment, fields: dict[str, Any]) -> None:
     hook = at.active_hook(fields)
     at.state.hooks.put(hook.hook_id, hook._replace(status="disposed", resolved=at.sequence))
 
+
+_SHOWN: Final = frozenset(
+    "run_started run_cancellation_requested step_created step_completed step_failed step_non_retryable step_cancelled "
+    "wait_created wait_completed hook_created hook_received hook_disposed".split()
+)
+"""What workflow code is shown again, one by one, when it is replayed (R38)."""
 
 _RULES: Final[dict[str, Callable[[_Moment, dict[str, Any]], None]]] = {
     "run_created": _run_created,

@@ -144,6 +144,10 @@ class _Reads(ABC):
         sequence, kind, key = min(found)
         return (KINDS[kind], key, sequence)
 
+    def timeline(self, after: int) -> list[tuple[int, str, str, int]]:
+        with self._lock:
+            return self._state().timeline(after)
+
     def snapshot(self) -> bytes:
         with self._lock:
             return snapshot(self._state())

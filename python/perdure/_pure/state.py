@@ -6,7 +6,9 @@ changed, answers everything else from below, and `adopt` folds it down. Records 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
+from operator import itemgetter
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from perdure._pure.event import Child, Progress, Spec
@@ -15,7 +17,7 @@ from perdure._pure.retry import Policy
 from perdure.errors import InvalidTransition
 from perdure.instant import format_instant
 
-__all__ = ["KINDS", "Cause", "Fact", "Hook", "Request", "State", "Step", "Table", "Wait", "refuse"]
+__all__ = ["KINDS", "Cause", "Fact", "Hook", "Mark", "Request", "State", "Step", "Table", "Wait", "refuse"]
 
 KINDS: Final = ("step", "wait", "hook")
 """The kinds of work, in the order that breaks ties between resolutions (R28)."""
@@ -174,6 +176,10 @@ class Request(NamedTuple):
         return f'{{"request":{body},"requested_at":{_moment(self.requested_at)},"sequence":{self.sequence}}}'
 
 
+Mark = tuple[int, str, str, int]
+"""Sequence, event type, id, and the largest timestamp up to there."""
+
+
 class Cause(NamedTuple):
     """The first final failure under fail_run (R19)."""
 
@@ -263,6 +269,7 @@ _SCALARS: Final = (
     "last_visible",
     "created_at",
     "updated_at",
+    "latest",
     "ended_at",
 )
 
@@ -270,7 +277,7 @@ _SCALARS: Final = (
 class State:
     """A run, or a layer of changes over one. `status` is the folded one: `suspended` is only derived (spec 2.1)."""
 
-    __slots__ = (*_SCALARS, "children", "hooks", "parent", "progress", "steps", "waits")
+    __slots__ = (*_SCALARS, "children", "hooks", "marks", "parent", "progress", "steps", "waits")
 
     run_id: str
     status: str
@@ -286,6 +293,7 @@ class State:
     last_visible: int
     created_at: int
     updated_at: int
+    latest: int  # the largest timestamp so far; timestamps need not rise (R13)
     ended_at: int | None
 
     def __init__(self, run_id: str) -> None:
@@ -293,7 +301,8 @@ class State:
         self.run_id, self.status, self.spec, self.input = run_id, "pending", None, ""
         self.output = self.error = self.outcome = None
         self.request = self.cause = self.ended_at = None
-        self.pending_retries = self.last_sequence = self.last_visible = self.created_at = self.updated_at = 0
+        self.pending_retries = self.last_sequence = self.last_visible = self.created_at = self.updated_at = self.latest = 0
+        self.marks: list[Mark] = []
         self.steps: Table[Step] = Table()
         self.waits: Table[Wait] = Table()
         self.hooks: Table[Hook] = Table()
@@ -304,7 +313,7 @@ class State:
         """An empty layer over this state."""
         above = State.__new__(State)
         above._take_scalars(self)
-        above.parent = self
+        above.parent, above.marks = self, []
         above.steps, above.waits, above.hooks = Table(self.steps), Table(self.waits), Table(self.hooks)
         above.progress, above.children = Table(self.progress), Table(self.children)
         return above
@@ -312,6 +321,7 @@ class State:
     def adopt(self, layer: State) -> None:
         """Folds a layer that lies directly on this state into it."""
         self._take_scalars(layer)
+        self.marks += layer.marks
         self.steps.adopt(layer.steps)
         self.waits.adopt(layer.waits)
         self.hooks.adopt(layer.hooks)
@@ -337,6 +347,11 @@ class State:
         before = self.steps.get(step.step_id)
         self.pending_retries += (step.retry_due is not None) - (before is not None and before.retry_due is not None)
         self.steps.put(step.step_id, step)
+
+    def timeline(self, after: int) -> list[Mark]:
+        """The events past `after` that workflow code is shown again when it is replayed (R38)."""
+        past = [] if self.parent is None else self.parent.timeline(after)
+        return past + self.marks[bisect_right(self.marks, after, key=itemgetter(0)) :]
 
     def resolved(self, kind: str, key: str) -> int:
         """The sequence at which (kind, id) was resolved; 0 if it was not, or is not known."""

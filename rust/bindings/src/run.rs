@@ -6,10 +6,12 @@
 use crate::errors::{instant, poisoned, raise};
 use crate::records::{Control, Decision, Hook, HookDelete, HookInsert, RunRow, Step, Wait, WakeupDelete, WakeupUpsert};
 use perdure_core::append::{self, Batch as CoreBatch};
+use perdure_core::state::What;
 use perdure_core::{Layer, Reads, Refusal, State, line, project};
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
-use pyo3::types::{PyBytes, PyList};
+use pyo3::types::{PyBytes, PyList, PyString};
 use std::sync::{Arc, RwLock};
 
 type Shared = Arc<RwLock<State>>;
@@ -84,6 +86,34 @@ fn found<'py>(py: Python<'py>, text: Option<String>) -> Option<Found<'py>> {
 
 fn owned(text: Option<&str>) -> Option<String> {
     text.map(str::to_owned)
+}
+
+/// Sequence, event type, id, and the largest timestamp up to there.
+type Marked<'py> = (u64, &'py Bound<'py, PyString>, String, Bound<'py, PyAny>);
+
+/// An instant, by the short way where 64 bits hold it.
+fn ns(py: Python<'_>, instant: i128) -> PyResult<Bound<'_, PyAny>> {
+    Ok(match i64::try_from(instant) {
+        Ok(short) => short.into_pyobject(py)?.into_any(),
+        Err(_) => instant.into_pyobject(py)?.into_any(),
+    })
+}
+
+fn word(py: Python<'_>, what: What) -> &Bound<'_, PyString> {
+    match what {
+        What::RunStarted => intern!(py, "run_started"),
+        What::CancellationRequested => intern!(py, "run_cancellation_requested"),
+        What::StepCreated => intern!(py, "step_created"),
+        What::StepCompleted => intern!(py, "step_completed"),
+        What::StepFailed => intern!(py, "step_failed"),
+        What::StepNonRetryable => intern!(py, "step_non_retryable"),
+        What::StepCancelled => intern!(py, "step_cancelled"),
+        What::WaitCreated => intern!(py, "wait_created"),
+        What::WaitCompleted => intern!(py, "wait_completed"),
+        What::HookCreated => intern!(py, "hook_created"),
+        What::HookReceived => intern!(py, "hook_received"),
+        What::HookDisposed => intern!(py, "hook_disposed"),
+    }
 }
 
 fn drafts<'py>(py: Python<'py>, drafts: &[String]) -> Vec<Found<'py>> {
@@ -217,6 +247,12 @@ macro_rules! reads {
                     let (kind, id) = refs.into_iter().nth(at)?;
                     Some((kind, id, sequence))
                 }))
+            }
+
+            fn timeline<'py>(&self, py: Python<'py>, after: u64) -> PyResult<Vec<Marked<'py>>> {
+                let marks = |reads: Reads<'_>| reads.timeline(after).map(|(mark, id)| (mark, id.to_owned())).collect();
+                let marks: Vec<_> = self.get(py, marks)?;
+                marks.into_iter().map(|(mark, id)| Ok((mark.sequence, word(py, mark.what), id, ns(py, mark.latest)?))).collect()
             }
 
             fn snapshot<'py>(&self, py: Python<'py>) -> PyResult<Found<'py>> {

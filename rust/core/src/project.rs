@@ -8,7 +8,8 @@ use crate::parts::{Spec, raw_member, string_member};
 use crate::reads::Reads;
 use crate::retry::Policy;
 use crate::state::{
-    Draft, Fact, Hook, HookStatus, Layer, Request, Resolution, RunStatus, State, Step, StepStatus, Wait, WaitStatus,
+    Draft, Fact, Hook, HookStatus, Layer, Mark, Request, Resolution, RunStatus, State, Step, StepStatus, Wait,
+    WaitStatus, What,
 };
 use crate::table::{Ink, Row, Span};
 use crate::time::{self, Ns};
@@ -70,6 +71,8 @@ fn apply(state: &State, layer: &mut Layer, envelope: Envelope<'_, '_>) -> Result
             _ => return Err(Refusal::rule(Rule::FirstNotCreated).at(envelope.sequence)),
         }
     }
+    let latest = layer.head.latest;
+    layer.head.latest = if due == 1 { envelope.timestamp } else { latest.max(envelope.timestamp) };
     let mut fold = Fold { state, layer, sequence: envelope.sequence, timestamp: envelope.timestamp };
     let judged = if envelope.sequence != due {
         Err(Refusal::about(Rule::SequenceGap, None, None, None, Some(due.to_string())))
@@ -190,6 +193,7 @@ impl Fold<'_> {
             return Err(Refusal::about(Rule::RunNotPending, None, None, None, Some(status.word().to_owned())));
         }
         self.layer.head.status = RunStatus::Running;
+        self.mark(What::RunStarted, 0);
         Ok(())
     }
 
@@ -253,6 +257,7 @@ impl Fold<'_> {
         let reason = reason.map(|reason| self.layer.keep(reason));
         self.layer.head.request = Some(Request { reason, at: self.timestamp, sequence: self.sequence });
         self.layer.head.status = RunStatus::Cancelling;
+        self.mark(What::CancellationRequested, 0);
         self.cancel_open();
         let head = &mut self.layer.head;
         (head.open_waits, head.active_hooks, head.pending_retries) = (0, 0, 0);
@@ -321,8 +326,15 @@ impl Fold<'_> {
     }
 
     #[inline]
-    fn step_resolved(&mut self, at: u32) {
-        self.layer.resolutions.push(Resolution { kind: Kind::Step, at, sequence: self.sequence });
+    fn mark(&mut self, what: What, at: u32) {
+        let latest = self.layer.head.latest;
+        self.layer.marks.push(Mark { what, at, sequence: self.sequence, latest });
+    }
+
+    #[inline]
+    fn resolved(&mut self, kind: Kind, what: What, at: u32) {
+        self.layer.resolutions.push(Resolution { kind, at, sequence: self.sequence });
+        self.mark(what, at);
     }
 
     fn step_created(&mut self, step_id: &str, step_name: &str, input: &str, retry: Policy) -> Result<()> {
@@ -346,7 +358,8 @@ impl Fold<'_> {
             created: self.sequence,
             resolved: 0,
         };
-        layer.steps.add(Ink { below: &state.ink, above: &layer.ink }, step);
+        let at = layer.steps.add(Ink { below: &state.ink, above: &layer.ink }, step);
+        self.mark(What::StepCreated, at);
         Ok(())
     }
 
@@ -372,7 +385,7 @@ impl Fold<'_> {
         running(step, step_id)?;
         (step.status, step.output, step.resolved) = (StepStatus::Completed, Some(output), sequence);
         (step.error, step.failure) = (None, None);
-        self.step_resolved(at);
+        self.resolved(Kind::Step, What::StepCompleted, at);
         Ok(())
     }
 
@@ -412,7 +425,8 @@ impl Fold<'_> {
         if !step.retry.continues {
             self.layer.head.final_failure.get_or_insert(at);
         }
-        self.step_resolved(at);
+        let what = if non_retryable { What::StepNonRetryable } else { What::StepFailed };
+        self.resolved(Kind::Step, what, at);
         Ok(())
     }
 
@@ -432,7 +446,7 @@ impl Fold<'_> {
         let delayed = step.retry_after.take().is_some();
         (step.status, step.error, step.resolved) = (StepStatus::Cancelled, Some(reason), sequence);
         self.layer.head.pending_retries -= u32::from(delayed);
-        self.step_resolved(at);
+        self.resolved(Kind::Step, What::StepCancelled, at);
         Ok(())
     }
 
@@ -445,8 +459,9 @@ impl Fold<'_> {
         }
         let id = layer.keep(wait_id);
         let wait = Wait { id, status: WaitStatus::Waiting, resume_at, created: self.sequence, resolved: 0 };
-        layer.waits.add(Ink { below: &state.ink, above: &layer.ink }, wait);
+        let at = layer.waits.add(Ink { below: &state.ink, above: &layer.ink }, wait);
         layer.head.open_waits += 1;
+        self.mark(What::WaitCreated, at);
         Ok(())
     }
 
@@ -460,7 +475,7 @@ impl Fold<'_> {
         }
         (wait.status, wait.resolved) = (WaitStatus::Completed, self.sequence);
         layer.head.open_waits -= 1;
-        layer.resolutions.push(Resolution { kind: Kind::Wait, at, sequence: self.sequence });
+        self.resolved(Kind::Wait, What::WaitCompleted, at);
         Ok(())
     }
 
@@ -478,8 +493,9 @@ impl Fold<'_> {
             created: self.sequence,
             resolved: 0,
         };
-        layer.hooks.add(Ink { below: &state.ink, above: &layer.ink }, hook);
+        let at = layer.hooks.add(Ink { below: &state.ink, above: &layer.ink }, hook);
         layer.head.active_hooks += 1;
+        self.mark(What::HookCreated, at);
         Ok(())
     }
 
@@ -495,7 +511,8 @@ impl Fold<'_> {
         hook.status = if payload.is_some() { HookStatus::Received } else { HookStatus::Disposed };
         (hook.payload, hook.resolved) = (payload, self.sequence);
         layer.head.active_hooks -= 1;
-        layer.resolutions.push(Resolution { kind: Kind::Hook, at, sequence: self.sequence });
+        let what = if payload.is_some() { What::HookReceived } else { What::HookDisposed };
+        self.resolved(Kind::Hook, what, at);
         Ok(())
     }
 }

@@ -1,7 +1,7 @@
 //! What a run, or a view of staged events over it, answers. Costs follow what is asked and what is open (R4, R58).
 
 use crate::error::{Kind, Refusal, Result, Rule};
-use crate::state::{Fact, Head, Hook, Layer, Resolution, RunStatus, State, Step, Wait};
+use crate::state::{Fact, Head, Hook, Layer, Mark, Resolution, RunStatus, State, Step, Wait, What};
 use crate::table::{Ink, Row, Sheet, Span, Table};
 use crate::time::Ns;
 
@@ -139,6 +139,26 @@ impl<'a> Reads<'a> {
 
     pub(crate) fn resolutions(self) -> impl Iterator<Item = &'a Resolution> {
         self.state.resolutions.iter().chain(self.layer.into_iter().flat_map(|layer| &layer.resolutions))
+    }
+
+    /// The events past `after` that workflow code is shown when it is replayed, each with the id it is about (R38).
+    pub fn timeline(self, after: u64) -> impl Iterator<Item = (Mark, &'a str)> {
+        let past = |marks: &'a [Mark]| {
+            let from = marks.partition_point(|mark| mark.sequence <= after);
+            marks.get(from..).unwrap_or_default()
+        };
+        let staged = self.layer.map_or(&[][..], |layer| &layer.marks);
+        past(&self.state.marks).iter().chain(past(staged)).map(move |mark| (*mark, self.marked(*mark)))
+    }
+
+    fn marked(self, mark: Mark) -> &'a str {
+        let id = match mark.what {
+            What::RunStarted | What::CancellationRequested => None,
+            What::WaitCreated | What::WaitCompleted => self.wait_row(mark.at).map(|wait| wait.id),
+            What::HookCreated | What::HookReceived | What::HookDisposed => self.hook_row(mark.at).map(|hook| hook.id),
+            _ => self.step_row(mark.at).map(|step| step.id),
+        };
+        id.map_or("", |id| self.text(id))
     }
 
     /// Positions of rows in the byte order of their ids.

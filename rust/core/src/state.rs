@@ -226,6 +226,32 @@ pub struct Resolution {
     pub sequence: u64,
 }
 
+/// The events that workflow code is shown again, one by one, when it is replayed (R38).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    RunStarted,
+    CancellationRequested,
+    StepCreated,
+    StepCompleted,
+    StepFailed,
+    StepNonRetryable,
+    StepCancelled,
+    WaitCreated,
+    WaitCompleted,
+    HookCreated,
+    HookReceived,
+    HookDisposed,
+}
+
+/// One such event: the row it is about, and the largest timestamp of the history up to it.
+#[derive(Clone, Copy, Debug)]
+pub struct Mark {
+    pub what: What,
+    pub at: u32,
+    pub sequence: u64,
+    pub latest: Ns,
+}
+
 /// Everything about a run that is not a row of a table.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Head {
@@ -234,6 +260,8 @@ pub struct Head {
     pub last_visible: u64,
     pub created_at: Ns,
     pub updated_at: Ns,
+    /// The largest timestamp so far; timestamps need not rise (R13).
+    pub latest: Ns,
     pub spec: Span,
     pub name: Span,
     pub version: Span,
@@ -275,6 +303,7 @@ pub struct State {
     pub(crate) progress: Table<Fact>,
     pub(crate) children: Table<Fact>,
     pub(crate) resolutions: Vec<Resolution>,
+    pub(crate) marks: Vec<Mark>,
 }
 
 /// Staged or tail events, folded over a state that does not know of them.
@@ -290,6 +319,7 @@ pub struct Layer {
     pub(crate) progress: Sheet<Fact>,
     pub(crate) children: Sheet<Fact>,
     pub(crate) resolutions: Vec<Resolution>,
+    pub(crate) marks: Vec<Mark>,
     pub(crate) drafts: Vec<Draft>,
 }
 
@@ -324,6 +354,7 @@ impl State {
         self.progress.adopt(layer.progress, ink);
         self.children.adopt(layer.children, ink);
         self.resolutions.extend(layer.resolutions);
+        self.marks.extend(layer.marks);
         self.head = layer.head;
     }
 }
@@ -342,6 +373,7 @@ impl Layer {
             progress: Sheet::over(&state.progress),
             children: Sheet::over(&state.children),
             resolutions: Vec::new(),
+            marks: Vec::new(),
             drafts: Vec::new(),
         }
     }
