@@ -6,7 +6,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Iterable
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
@@ -32,9 +33,13 @@ from perdure.stores.base import FlowEventStore, Lease
 if TYPE_CHECKING:
     from perdure.session import Session
 
+    _Renewed = tuple[Session, int, tuple[str, int] | LeaseLost]
+
 __all__ = ["LeaseKeeper", "Leasing"]
 
 _log = logging.getLogger("perdure")
+_TRIES: Final = 4
+"""How often a renewal that fails is tried in the time between two."""
 _UNCOUNTED: Final = (
     *(NonDeterministic, LeaseLost, LeaseHeld, OutcomeUnknown),
     *(StepNotRegistered, WorkflowNotRegistered),
@@ -142,13 +147,15 @@ class LeaseKeeper:
     """Renews the leases of the runs this engine drives, and notices what others appended to them.
 
     Renewals are one statement for all runs every third of the TTL, leaving out runs whose commits renewed them
-    lately. Where the store can tell that somebody committed, that is asked every `poll_seconds` while a drive waits
-    for its steps."""
+    lately. A worker has them made by a thread, so that they also go out while the event loop stands still. What others
+    appended is looked for at most every `poll_seconds`, while a drive waits for its steps and the store says that somebody
+    committed."""
 
     leasing: Leasing
-    sessions: Callable[[], Iterable[Session]]
+    sessions: Callable[[], Sequence[Session]]
     poll_seconds: float
     _task: asyncio.Task[None] | None = field(default=None)
+    _thread: RenewalThread | None = field(default=None)
 
     def wake(self) -> None:
         """A drive begins: keep leases until none is left."""
@@ -156,9 +163,21 @@ class LeaseKeeper:
             self._task = asyncio.create_task(self._keep(), name="perdure leases")
 
     async def close(self) -> None:
+        await self.end_thread()
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
+
+    def use_thread(self) -> None:
+        """From now on a thread renews."""
+        if self._thread is None and self.leasing.enabled:
+            self._thread = RenewalThread(self, asyncio.get_running_loop())
+
+    async def end_thread(self) -> None:
+        """From now on the event loop renews again."""
+        if self._thread is not None:
+            thread, self._thread = self._thread, None
+            await thread.end()
 
     async def _keep(self) -> None:
         loop = asyncio.get_running_loop()
@@ -168,8 +187,9 @@ class LeaseKeeper:
             await asyncio.sleep(min(self.poll_seconds, max(0.0, renew_at - loop.time())))
             try:
                 if loop.time() >= renew_at:
-                    renew_at = loop.time() + interval / 4  # should this one fail: well before the lease ends
-                    await self._renew()
+                    renew_at = loop.time() + interval / _TRIES  # should this one fail: well before the lease ends
+                    if self._thread is None:
+                        self.take(*await self.renew(self.leasing.store))
                     renew_at = loop.time() + interval
                 if (now := await self.leasing.store.changes()) != seen:
                     seen = now
@@ -177,16 +197,18 @@ class LeaseKeeper:
             except StoreError as error:
                 _log.warning("leases could not be renewed and are tried again: %s", error.code)
 
-    async def _renew(self) -> None:
-        loop = asyncio.get_running_loop()
-        half = self.leasing.ttl_seconds / 2
-        due = [s for s in self.sessions() if s.epoch is not None and s.claimed_until - loop.time() < half]
-        pairs = [(s.run_id, s.epoch) for s in due if s.epoch is not None]
-        if not pairs:
-            return
-        asked_at = loop.time()
-        answers = await self.leasing.store.renew(self.leasing.owner, pairs, ttl_ns=self.leasing.ttl_ns)
-        for session, (_, epoch), answer in zip(due, pairs, answers, strict=True):
+    async def renew(self, store: FlowEventStore) -> tuple[float, list[_Renewed]]:
+        """Renews what is due in one statement, by `store`, on whichever event loop that serves: when it was asked, and what
+        the answers were."""
+        asked_at, half = asyncio.get_running_loop().time(), self.leasing.ttl_seconds / 2
+        due = [(s, e) for s in self.sessions() if (e := s.epoch) is not None and s.claimed_until - asked_at < half]
+        pairs = [(session.run_id, epoch) for session, epoch in due]
+        answers = await store.renew(self.leasing.owner, pairs, ttl_ns=self.leasing.ttl_ns) if pairs else []
+        return asked_at, [(*held, answer) for held, answer in zip(due, answers, strict=True)]
+
+    def take(self, asked_at: float, renewed: Sequence[_Renewed]) -> None:
+        """Tells the sessions, on their own loop, what `renew` brought."""
+        for session, epoch, answer in renewed:
             if session.epoch == epoch:
                 session.renewed(answer, asked_at)
 
@@ -194,3 +216,46 @@ class LeaseKeeper:
         driven = {s.run_id: s for s in self.sessions() if s.active is not None}
         for run_id, last_sequence in (await self.leasing.store.last_sequences(list(driven))).items():
             driven[run_id].noticed(last_sequence)
+
+
+class RenewalThread:
+    """Renews the leases of an engine every third of the TTL from a thread and an event loop of its own, so that a step or a
+    workflow that blocks the engine's loop does not cost it its leases (R2). What a renewal brought is told to that loop."""
+
+    def __init__(self, keeper: LeaseKeeper, loop: asyncio.AbstractEventLoop) -> None:
+        self._keeper = keeper
+        self._told = loop
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="perdure-renewals", daemon=True)
+        self._thread.start()
+
+    async def end(self) -> None:
+        """Ends the thread, after a renewal that is under way."""
+        self._ended.set()
+        await asyncio.to_thread(self._thread.join)
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._renew())
+        except RuntimeError:
+            if not self._told.is_closed():
+                raise
+
+    async def _renew(self) -> None:
+        store = self._keeper.leasing.store.elsewhere()
+        interval = self._keeper.leasing.ttl_seconds / 3
+        pause = interval
+        try:
+            while not self._ended.wait(pause):  # nothing else runs on this loop
+                try:
+                    brought = await self._keeper.renew(store)
+                except StoreError as error:
+                    _log.warning("leases could not be renewed and are tried again: %s", error.code)
+                    pause = interval / _TRIES
+                    continue
+                pause = interval
+                if brought[1]:
+                    self._told.call_soon_threadsafe(self._keeper.take, *brought)
+        finally:
+            if store is not self._keeper.leasing.store:
+                await store.close()
