@@ -59,7 +59,7 @@ LAYERS: dict[str, Layer] = {
         banned=frozenset({"asyncio", "sqlite3", "time"}),
     ),
     "authoring": Layer(
-        ("context", "step", "flow", "coroutine"),
+        ("context", "step", "arguments", "flow", "coroutine"),
         uses=("leaf", "model", "seam", "authoring"),
         third_party=("orjson", "msgspec"),
         banned=frozenset({"sqlite3", "time"}),

@@ -3,12 +3,15 @@ R47-R50)."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from perdure.errors import FlowError, LeaseLost
 from perdure.kernel import Batch
+
+if TYPE_CHECKING:
+    from perdure.retention import HistoryHold, PruneFilter, PruneProgress, PruneReport, Tombstone
 
 __all__ = [
     "ActiveHook",
@@ -347,6 +350,44 @@ class FlowEventStore(Protocol):
     def elsewhere(self) -> FlowEventStore:
         """This store for another event loop of the process: itself, or another one over the same medium, which whoever asked
         closes."""
+        ...
+
+    async def prune(
+        self,
+        cutoff: int,
+        filter: PruneFilter = ...,
+        *,
+        batch: int = 500,
+        dry_run: bool = False,
+        progress: Callable[[PruneProgress], None] | None = None,
+    ) -> PruneReport:
+        """Deletes the runs that `filter` means and that ended before `cutoff` (ns; their last event lies strictly before it),
+        with everything kept of them, for good: their ids cannot be used again (R51). Runs linked to each other, in either
+        direction and however far, go together or stay, in one transaction; one that is missing, held by a retention hold or
+        left out by `filter` keeps them all.
+
+        About `batch` runs go in a transaction, and `progress` is told after each. A prune that was cut short is finished by
+        the next one. Raises `RunNotFound` for an id that `filter` names and that never was, before anything is deleted."""
+        ...
+
+    async def tombstone(self, run_id: str) -> Tombstone | None:
+        """What is left of a pruned run; None for any other id."""
+        ...
+
+    async def hold_history(self, run_id: str, hold_id: str, reason: str) -> bool:
+        """Keeps a run's history from being pruned, until the hold of that id is released; a run may have several. False if
+        it is there already. Raises `RunConflict("history_hold")` if it is there with another reason, `RunConflict("pruned")`,
+        `RunNotFound`, and `ValueError` for an id or reason that is blank or too long."""
+        ...
+
+    async def release_history(self, run_id: str, hold_id: str) -> bool:
+        """Ends a retention hold. False if there was none."""
+        ...
+
+    async def history_holds(
+        self, run_id: str | None = None, *, after: tuple[str, str] | None = None, limit: int = 100
+    ) -> list[HistoryHold]:
+        """Retention holds, of one run or of all, past `after` by (run id, hold id)."""
         ...
 
     async def close(self) -> None:

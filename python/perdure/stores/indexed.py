@@ -10,6 +10,7 @@ from perdure.errors import LeaseLost
 from perdure.stores import leases
 from perdure.stores.base import ActiveHook, Claimed, LeaseState, Outlook, RunFilter, RunPage, RunSummary, Wakeup
 from perdure.stores.index import MemoryIndex
+from perdure.stores.indexed_retention import IndexedRetention
 from perdure.stores.leases import Wanted
 from perdure.stores.rules import ALL_RUNS, check_limit
 
@@ -18,7 +19,7 @@ __all__ = ["IndexedStore"]
 T = TypeVar("T")
 
 
-class IndexedStore:
+class IndexedStore(IndexedRetention):
     """A store that answers out of a `MemoryIndex`. `clock` is the store's, ns (R45)."""
 
     def __init__(self, clock: Callable[[], int]) -> None:

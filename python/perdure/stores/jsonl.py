@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,12 +14,21 @@ from typing import Final, TypeVar
 from perdure.errors import FlowError, RunNotFound, StoreError
 from perdure.kernel import KernelName
 from perdure.rebuild import IndexRebuilder
+from perdure.retention import HistoryHold, Tombstone
 from perdure.stores.base import Append, Committed
 from perdure.stores.group import GroupCommitter
 from perdure.stores.index import MemoryIndex
 from perdure.stores.indexed import IndexedStore
 from perdure.stores.jsonl_folder import JsonlFolder
 from perdure.stores.jsonl_lines import events
+from perdure.stores.jsonl_retention import (
+    PRUNED,
+    bury,
+    forget,
+    keep_history_holds,
+    load_history_holds,
+    read_tombstone,
+)
 from perdure.stores.jsonl_state import JsonlState, loaded
 from perdure.stores.jsonl_writer import JsonlWriter
 from perdure.stores.rules import lines_after
@@ -62,7 +71,10 @@ class JsonlEventStore(IndexedStore):
     def _open(self, rebuilder: IndexRebuilder) -> JsonlState:
         self._folder.open()
         try:
-            return loaded(self._folder, rebuilder)
+            self._folder.remove(self._folder.runs_with(".tombstone.json"), *PRUNED)  # a prune was cut short
+            state = loaded(self._folder, rebuilder)
+            load_history_holds(self._folder, state)
+            return state
         except OSError as error:
             self._folder.close(durable=False)
             raise StoreError(f"{self._folder} cannot be read ({error}); see who may read there") from None
@@ -87,8 +99,21 @@ class JsonlEventStore(IndexedStore):
                 return b""
             end = self._state.logs[run_id].end
         file = self._folder.file(run_id, ".jsonl")
-        data = await asyncio.get_running_loop().run_in_executor(self._reading, _read, file, end)
+        try:
+            data = await asyncio.get_running_loop().run_in_executor(self._reading, _read, file, end)
+        except StoreError:
+            with self._index(run_id) as index:
+                if index.pruned(run_id):  # meanwhile
+                    raise RunNotFound(run_id) from None
+            raise
         return lines_after(events(data), 1, after)
+
+    async def tombstone(self, run_id: str) -> Tombstone | None:
+        """As `FlowEventStore.tombstone`. Raises `StoreError` for a tombstone that cannot be read."""
+        with self._index() as index:
+            if not index.pruned(run_id):
+                return None
+        return read_tombstone(self._folder, run_id)
 
     async def run_ids(self) -> list[str]:
         """As `FlowEventStore.run_ids`; those whose file is damaged are among them."""
@@ -123,6 +148,15 @@ class JsonlEventStore(IndexedStore):
 
     async def _alone(self, work: Callable[[], T]) -> T:
         return await self._group.between_groups(work)
+
+    def _bury(self, run_ids: Sequence[str], deleted_at: int) -> None:
+        bury(self._folder, self._state, run_ids, deleted_at)
+
+    def _forget(self, run_ids: Sequence[str]) -> None:
+        forget(self._folder, self._state, run_ids)
+
+    def _keep_history_holds(self, run_id: str, holds: Collection[HistoryHold]) -> None:
+        keep_history_holds(self._folder, run_id, holds)
 
     def _keep_hold(self, run_id: str, hold: str) -> None:
         self._writer.keep_hold(run_id, hold)

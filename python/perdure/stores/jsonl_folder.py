@@ -13,7 +13,7 @@ from perdure.errors import StoreError, StoreUnavailable
 
 __all__ = ["JsonlFolder", "Suffix", "is_safe"]
 
-Suffix = Literal[".jsonl", ".hold.json", ".tombstone.json", ".torn"]
+Suffix = Literal[".jsonl", ".hold.json", ".history-holds.json", ".tombstone.json", ".torn"]
 _LOCK: Final = "perdure.lock"
 _CLOSED: Final = b"closed\n"
 _SYNCS: Final = 8
@@ -106,6 +106,11 @@ class JsonlFolder:
 
     def replace(self, run_id: str, suffix: Suffix, data: bytes) -> None:
         """Makes `data` the whole of a file, durably and in one step. Raises `OSError`."""
+        self.put(run_id, suffix, data)
+        self.sync()
+
+    def put(self, run_id: str, suffix: Suffix, data: bytes) -> None:
+        """As `replace`, but that it is this file is durable with the next `sync` only."""
         target = self.file(run_id, suffix)
         draft = target.with_name(f"{target.name}.new")
         with draft.open("wb") as file:
@@ -113,7 +118,6 @@ class JsonlFolder:
             file.flush()
             os.fsync(file.fileno())
         draft.replace(target)
-        self.sync()
 
     def remove(self, run_ids: Iterable[str], *suffixes: Suffix) -> None:
         """Deletes files durably; those that are missing count as deleted. Raises `OSError`."""

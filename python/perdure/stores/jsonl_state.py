@@ -45,7 +45,6 @@ class JsonlState:
         self.lock = Lock()
         self.index = MemoryIndex()
         self.logs: dict[str, Log] = {}
-        self.pruned: frozenset[str] = frozenset()
         self.damaged: dict[str, str] = {}
         """Runs whose log cannot be read, with what is wrong; their files are left alone."""
         self.spellings: dict[str, str] = {}
@@ -71,12 +70,11 @@ def loaded(folder: JsonlFolder, rebuilder: IndexRebuilder) -> JsonlState:
 
     Raises `StoreError` for a hold that cannot be read, and `OSError`."""
     state = JsonlState()
-    state.pruned = frozenset(folder.runs_with(".tombstone.json"))
-    folder.remove(state.pruned, ".jsonl", ".hold.json", ".torn")  # a prune was cut short
+    state.index.tombstones.update(folder.runs_with(".tombstone.json"))
     run_ids = folder.runs_with(".jsonl")
     if not folder.was_closed:
         _make_durable(folder, run_ids)
-    state.spellings = {run_id.lower(): run_id for run_id in (*state.pruned, *run_ids)}
+    state.spellings = {run_id.lower(): run_id for run_id in (*state.index.tombstones, *run_ids)}
     for part in _parts(folder, run_ids):
         _load(state, folder, rebuilder, part)
     _load_holds(state, folder)

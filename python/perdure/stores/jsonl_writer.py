@@ -103,7 +103,7 @@ class JsonlWriter:
         return None
 
     def pruned(self, run_id: str) -> bool:
-        return run_id in self._state.pruned
+        return self._state.index.pruned(run_id)
 
     def exists(self, run_id: str) -> bool:
         return self._state.index.exists(run_id) or run_id in self._state.damaged

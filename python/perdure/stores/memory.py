@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from threading import RLock
 from typing import TypeVar
 
 from perdure.errors import FlowError, RunNotFound
+from perdure.retention import Digest, HistoryHold, Tombstone
 from perdure.stores import leases
 from perdure.stores.base import Append, Committed
 from perdure.stores.bell import Bell
@@ -43,6 +44,7 @@ class MemoryEventStore(IndexedStore):
         super().__init__(clock)
         self._logs: dict[str, _Log] = {}
         self._rows = MemoryIndex()
+        self._tombstones: dict[str, Tombstone] = {}
         self._bell = Bell()
         self._lock = RLock()  # a blocking caller and an event loop may share one store
 
@@ -90,6 +92,25 @@ class MemoryEventStore(IndexedStore):
 
     async def close(self) -> None:
         """Does nothing: memory is freed with the object."""
+
+    async def tombstone(self, run_id: str) -> Tombstone | None:
+        """As `FlowEventStore.tombstone`."""
+        with self._lock:
+            return self._tombstones.get(run_id)
+
+    def _bury(self, run_ids: Sequence[str], deleted_at: int) -> None:
+        for run_id in run_ids:
+            digest = Digest(run_id, self._rows.state(run_id).last_sequence)
+            for lines in self._logs[run_id].commits:
+                digest.add(lines)
+            self._tombstones[run_id] = digest.tombstone(deleted_at)
+
+    def _forget(self, run_ids: Sequence[str]) -> None:
+        for run_id in run_ids:
+            del self._logs[run_id]
+
+    def _keep_history_holds(self, run_id: str, holds: Collection[HistoryHold]) -> None:
+        pass
 
     @contextmanager
     def _index(self, run_id: str | None = None) -> Iterator[MemoryIndex]:
