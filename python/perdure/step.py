@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import inspect
 import threading
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from functools import partial, update_wrapper
-from typing import Any, Final, Generic, Literal, ParamSpec, TypeVar, cast
+from functools import update_wrapper
+from typing import Any, Generic, Literal, ParamSpec, TypeVar, cast
 
-import msgspec
-
-from perdure.errors import Serialization, StepCancelled
-from perdure.payload import decode_as, decoder, refusal
+from perdure.arguments import Binding, place, underlying
+from perdure.errors import StepCancelled
 from perdure.policy import RetryPolicy
 
 __all__ = ["Binding", "CancelToken", "Mode", "Step", "StepContext", "StepPlan", "place", "underlying"]
@@ -24,10 +21,6 @@ R = TypeVar("R")
 
 Mode = Literal["thread", "async", "inline"]
 """Where a step runs: on a thread of the engine's pool, on its event loop, or in place."""
-
-ARGS_KEY: Final = "$args"
-_ARGS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_ABSENT: Final = inspect.Parameter.empty
 
 
 class CancelToken:
@@ -86,15 +79,6 @@ class StepPlan:
     retry: RetryPolicy | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Parameter:
-    name: str
-    kind: Any  # its annotation, resolved
-    default: Any
-    by_position: bool
-    is_context: bool
-
-
 class Step(Generic[P, R]):
     """A registered step. Calling it calls the function; `ctx.schedule_step(id, step, …)` schedules it."""
 
@@ -103,7 +87,7 @@ class Step(Generic[P, R]):
         self.function, self.name, self.plan = function, name, plan
         update_wrapper(cast(Any, self), function, updated=())  # its own attributes must not replace ours
         try:
-            self._binding: Binding | None = Binding(name, function, names)
+            self._binding: Binding | None = _bind(name, function, names)
         except NameError:  # an annotation that is defined further down: looked up again when the step is first used
             self._binding = None
 
@@ -118,118 +102,16 @@ class Step(Generic[P, R]):
         """Its parameters. Raises `TypeError` for an annotation that names nothing or that JSON cannot become."""
         if self._binding is None:
             try:
-                self._binding = Binding(self.name, self.function, {})
+                self._binding = _bind(self.name, self.function, {})
             except NameError as error:
                 text = f"step {self.name!r} at {place(self.function)}: an annotation cannot be resolved: {error}"
                 raise TypeError(text) from error
         return self._binding
 
 
-class Binding:
-    """The parameters of a step function, and the way from stored input to arguments (R41).
-
-    Stored is the value of the first data parameter, null for none, or `{"$args": {name: value}}`. Parameters annotated
-    `StepContext` are no data parameters. A null leaves out a first parameter that has a default.
-    """
-
-    def __init__(self, step_name: str, function: Callable[..., Any], names: Mapping[str, Any]) -> None:
-        kinds = typing.get_type_hints(underlying(function), localns=dict(names), include_extras=True)
-        self._step_name = step_name
-        self._parameters: list[_Parameter] = []
-        self._others: Any = _ABSENT  # the annotation of **kwargs
-        for parameter in inspect.signature(function).parameters.values():
-            kind = kinds.get(parameter.name, Any)
-            self._check(parameter.name, kind)
-            if parameter.kind is parameter.VAR_KEYWORD:
-                self._others = kind
-            elif parameter.kind is not parameter.VAR_POSITIONAL:
-                by_position = parameter.kind is parameter.POSITIONAL_ONLY
-                found = _Parameter(parameter.name, kind, parameter.default, by_position, _is_context(kind))
-                self._parameters.append(found)
-        self._first = next((p for p in self._parameters if not p.is_context), None)
-
-    def _check(self, name: str, kind: Any) -> None:
-        if kind is Any or _is_context(kind):
-            return
-        try:
-            decoder(kind)
-        except TypeError as error:
-            text = f"parameter {name!r} of step {self._step_name!r} has a type that JSON cannot become: {error}"
-            raise TypeError(text) from error
-
-    @property
-    def takes_input(self) -> bool:
-        """Whether a stored input has somewhere to go."""
-        return self._first is not None or self._others is not _ABSENT
-
-    def arguments(self, raw: bytes, context: StepContext) -> tuple[list[Any], dict[str, Any]]:
-        """Arguments by position and by name. Raises `Serialization("payload")` if the stored input does not fit."""
-        given = self._given(raw)
-        args: list[Any] = []
-        named: dict[str, Any] = {}
-        for parameter in self._parameters:
-            if parameter.is_context:
-                value: Any = context
-            elif parameter.name in given:
-                value = self._decode(parameter.name, given.pop(parameter.name), parameter.kind)
-            elif parameter.default is not _ABSENT:
-                value = parameter.default
-            else:
-                raise refusal("$", f"step {self._step_name!r} needs {parameter.name!r}, which the stored input lacks")
-            if parameter.by_position:
-                args.append(value)
-            else:
-                named[parameter.name] = value
-        return args, named | self._rest(given)
-
-    def _given(self, raw: bytes) -> dict[str, bytes]:
-        """The stored input, cut into parameters."""
-        if ARGS_KEY.encode() in raw and (several := _several(raw)) is not None:
-            return several
-        first = self._first
-        if raw.strip() == b"null" and (first is None or first.default is not _ABSENT):
-            return {}
-        if first is None:
-            raise refusal("$", f"step {self._step_name!r} takes no input, and the stored one is not null")
-        return {first.name: raw}
-
-    def _rest(self, given: dict[str, bytes]) -> dict[str, Any]:
-        if given and self._others is _ABSENT:
-            raise refusal("$", f"step {self._step_name!r} has no parameter {next(iter(given))!r}")
-        return {name: self._decode(name, raw, self._others) for name, raw in given.items()}
-
-    def _decode(self, name: str, raw: bytes, kind: Any) -> Any:
-        try:
-            return decode_as(raw, kind)
-        except Serialization as error:
-            detail = f"parameter {name!r} of step {self._step_name!r}: {error.detail}"
-            raise Serialization("payload", detail=detail) from None
-
-
-def _several(raw: bytes) -> dict[str, bytes] | None:
-    """The arguments of `{"$args": {…}}`; None for any other value."""
-    try:
-        outer = _ARGS.decode(raw)
-        if list(outer) != [ARGS_KEY]:
-            return None
-        return {name: bytes(value) for name, value in _ARGS.decode(outer[ARGS_KEY]).items()}
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        return None
-
-
-def underlying(function: Callable[..., Any]) -> Any:
-    """The function behind decorators and partials, of another callable object its call: what has the annotations."""
-    function = inspect.unwrap(function)
-    while isinstance(function, partial):
-        function = inspect.unwrap(function.func)
-    return function if inspect.isroutine(function) else type(function).__call__
-
-
 def _is_context(kind: Any) -> bool:
     return kind is StepContext or StepContext in typing.get_args(kind)
 
 
-def place(function: Callable[..., Any]) -> str:
-    """File and line of a function, for messages."""
-    code = getattr(underlying(function), "__code__", None)
-    return f"{code.co_filename}:{code.co_firstlineno}" if code is not None else repr(function)
+def _bind(name: str, function: Callable[..., Any], names: Mapping[str, Any]) -> Binding:
+    return Binding(f"step {name!r}", function, names, lambda index, kind: _is_context(kind))
