@@ -6,6 +6,7 @@ A layer of its own between kernel and stores: it loads a kernel, which a store d
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -63,21 +64,21 @@ class _Hook:
 
 @dataclass(frozen=True, slots=True)
 class _WholeRun:
-    """The index changes of a run's whole history, as one batch that brings no lines."""
+    """A run's whole history as one batch."""
 
     row: RunRow
     run_id: str
+    lines: bytes = field(repr=False)
     upsert_wakeups: list[WakeupUpsert]
     insert_hooks: list[HookInsert] = field(repr=False)
+    links: list[str]
     expected_sequence: int = 0
     first_sequence: int = 1
-    lines: bytes = b""
     clear_wakeups: bool = True
     clear_hooks: bool = True
     event_ids: list[str] = field(default_factory=list)
     delete_wakeups: list[WakeupDelete] = field(default_factory=list)
     delete_hooks: list[HookDelete] = field(default_factory=list)
-    links: list[str] = field(default_factory=list)
 
     @property
     def last_sequence(self) -> int:
@@ -98,9 +99,8 @@ class IndexRebuilder:
             return False
 
     def rebuild(self, histories: Sequence[tuple[str, bytes]]) -> list[Batch | Unreadable]:
-        """For each (run id, lines), which must not be empty, what puts the run into an index, in the order given.
-
-        The batches carry index changes only: no lines, event ids or links."""
+        """For each (run id, lines), which must not be empty, the batch that puts the whole run into a store or an index, in
+        the order given. Its event ids are left out."""
         threads = min(_THREADS, os.cpu_count() or 1)
         runs = self._kernel.project_many(histories, threads)
         return [self._whole(*history, run) for history, run in zip(histories, runs, strict=True)]
@@ -115,7 +115,8 @@ class IndexRebuilder:
             _Hook(hook.hook_id, hook.token, hook.created_sequence) for hook in run.active_hooks()
         ]
         # A batch without events says how the run stands, in the very row that its next batch would bring.
-        return _WholeRun(run.stage((), run.updated_at).append(b"").row, run_id, wakeups, hooks)
+        row = run.stage((), run.updated_at).append(b"").row
+        return _WholeRun(row, run_id, lines, wakeups, hooks, _links(lines, run))
 
     def _refused(self, run_id: str, lines: bytes, error: FlowError) -> Unreadable:
         """Which line it was: the errors of projection rules name an event, and a damaged line may name any."""
@@ -126,3 +127,14 @@ class IndexRebuilder:
             except FlowError as refused:
                 return Unreadable(number, refused)
         raise error  # refused as a whole only: nothing to name
+
+
+def _links(lines: bytes, run: Run) -> list[str]:
+    """The runs that this one names as children. Few do, so the snapshot, which lists them, is made only where the lines may
+    hold the word, be it with escapes."""
+    if b"flow_run_id" not in lines and b"\\u" not in lines:
+        return []
+    # Payloads may hold numbers that Python has no value for; none of them is looked at.
+    snapshot = json.loads(run.snapshot(), parse_int=str, parse_float=str, parse_constant=str)
+    children = snapshot["child_operations"].values()
+    return list(dict.fromkeys(child["flow_run_id"] for child in children if child.get("flow_run_id") is not None))
