@@ -34,6 +34,7 @@ from perdure.effects import (
     Taken,
 )
 from perdure.errors import (
+    EngineClosed,
     EventConflict,
     FlowError,
     HistoryLimitExceeded,
@@ -109,6 +110,8 @@ class Drive:
     _marked: bool = False
     _aside: bool = False
     _began: bool = False
+    draining: bool = False
+    """Set from outside: ask and start nothing more, record what the running attempts bring, give the lease back (R2)."""
 
     def steps(self) -> Steps:
         """Runs until the run is suspended or terminal; raises the first refusal (R14)."""
@@ -120,6 +123,8 @@ class Drive:
             if self.run.terminal:
                 yield from self._end()
                 return
+            if self.draining and self._broken is None:
+                self._give_way()
             clock = self.clock() if self._kept_clock is None else self._kept_clock
             view = self.run.stage(_drafts(self._staged), clock)
             if self._staged and self.options.mode == "each" and self._broken is None:
@@ -195,7 +200,8 @@ class Drive:
         self._kept_clock = None
         yield from self._settle_no_longer()
         last, released = not self.live, False
-        leased = self._held or (self.options.leases and self.opening.worker)  # a failure to be counted claims first (R44)
+        # A failure to be counted claims first (R44); a drain counts nothing.
+        leased = self._held or (self.options.leases and self.opening.worker and not self.draining)
         if self._staged or (last and leased):
             refusal = yield from self._commit(Commit(view, "fail" if last else "keep", error=broken))
             if isinstance(refusal, EventConflict):
@@ -209,6 +215,11 @@ class Drive:
             raise broken
         if not self.run.terminal:
             self._staged = yield from self._take()
+
+    def _give_way(self) -> None:
+        """The drain of a worker, as a refusal that counts for nothing: what was not begun is left to the next drive."""
+        self._broken = EngineClosed()
+        self._staged = [staged for staged in self._staged if staged.kind == "step"]
 
     def _settle_no_longer(self) -> Steps:
         """What still runs when the settle grace is over is let go; its steps stay `running` (R14)."""
@@ -245,6 +256,8 @@ class Drive:
                 return False
         self._undo = None
         self._restarts = []
+        if launches and self.draining:
+            return False
         if launches and not self.run.terminal:
             self.live.update(dict.fromkeys((a.step_id, a.attempt) for a in launches))
             yield StartSteps(tuple(launches), renew=self.options.leases and not commits)

@@ -344,6 +344,11 @@ class FlowEngine(Inspection):
         return self._observing.dropped if self._observing is not None else 0
 
     @property
+    def leases(self) -> bool:
+        """Whether this engine leases the runs it drives (R2)."""
+        return self._shell.leasing.enabled
+
+    @property
     def owner(self) -> str:
         """This engine's identity as a holder of leases (R2)."""
         return self._shell.leasing.owner
@@ -529,7 +534,8 @@ class FlowEngine(Inspection):
         """Appends what is the call's own; the drive to wait for and whether it was joined, or None for a call that is
         done."""
         try:
-            run = await (session.load_or_new() if call.starts else session.load())
+            known = None if call.claimed is None else call.claimed.last_sequence
+            run = await (session.load_or_new() if call.starts else session.load(known))
             call.found = True
             if self._closed:
                 raise EngineClosed

@@ -15,6 +15,7 @@ import orjson
 
 from perdure.effects import Commit, Opening
 from perdure.errors import (
+    EngineClosed,
     FlowError,
     HookTokenConflict,
     LeaseHeld,
@@ -40,8 +41,10 @@ __all__ = ["LeaseKeeper", "Leasing"]
 _log = logging.getLogger("perdure")
 _TRIES: Final = 4
 """How often a renewal that fails is tried in the time between two."""
+_DOUBT: Final = 20
+"""The part of a TTL by which two readings of the store's clock may differ for us."""
 _UNCOUNTED: Final = (
-    *(NonDeterministic, LeaseLost, LeaseHeld, OutcomeUnknown),
+    *(NonDeterministic, LeaseLost, LeaseHeld, OutcomeUnknown, EngineClosed),
     *(StepNotRegistered, WorkflowNotRegistered),
 )
 """Ends of a drive that are no failures of the run (R44)."""
@@ -96,6 +99,11 @@ class Leasing:
 
     def give_back(self, epoch: int) -> Lease:
         return Lease(self.owner, self.ttl_ns, epoch=epoch, after="free")
+
+    def renews(self, expires_ns: int, now: int) -> bool:
+        """Whether a commit at `now` renewed a lease that was known to expire then: less than half was left, by the store's
+        rule. Where that is a matter of moments it does not count."""
+        return expires_ns < now + self.ttl_ns // 2 - self.ttl_ns // _DOUBT
 
     # -- holds -----------------------------------------------------------------------------------------------------
 

@@ -104,11 +104,12 @@ class ActiveDrive:
     foreign: bool = False
     begun: bool = False
     ending: bool = False
+    drained: bool = False
     lost: LeaseLost | None = None
 
     @property
     def stirred(self) -> bool:
-        return self.foreign or self.lost is not None or self.horizon is not None
+        return self.foreign or self.drained or self.lost is not None or self.horizon is not None
 
     def wake(self) -> None:
         """Something finished or was appended: let `NextOutcomes` return."""
@@ -122,6 +123,11 @@ class ActiveDrive:
             self.ending = True
             if self.begun:
                 self.task.cancel()
+
+    def drain(self) -> None:
+        """Lets the attempts that run now settle, and then ends the drive with `EngineClosed`, its lease given back (R2)."""
+        self.drive.draining = self.drained = True
+        self.wake()
 
     def join(self, horizon: int, *, worker: bool) -> None:
         """Another caller hands over its horizon; once a worker is among them a failure is counted (R22, R44)."""
@@ -144,7 +150,8 @@ class Session:
         self.size = 0  # bytes of history folded, for the cache
         self.epoch: int | None = None
         self.lease_until = 0.0  # on the loop's clock, counted from before the request that last claimed or renewed
-        self.claimed_until = 0.0  # the same, of the commit that claimed
+        self.claimed_until = 0.0  # the same, of the commit that claimed or renewed
+        self.expires_ns = 0  # the lease by the store's clock; never earlier than the store says
         self._shell = shell
         self._last_clock = 0
         self._unfinished: tuple[Append, asyncio.Future[Sequence[Committed | FlowError]]] | None = None
@@ -156,15 +163,16 @@ class Session:
 
     # -- the projection --------------------------------------------------------------------------------------------
 
-    async def load(self) -> Run:
-        """The run with everything the store has; only the tail is read and folded (W1). Raises `RunNotFound`."""
+    async def load(self, known_sequence: int | None = None) -> Run:
+        """The run with everything the store has; only the tail is read and folded (W1), and nothing where the store's last
+        sequence is known and here already. Raises `RunNotFound`."""
         if self.run is None or self.run.last_sequence == 0:
             history = await self._shell.store.history(self.run_id)
             run = self._shell.kernel.project(self.run_id, history, self._shell.max_event_bytes)
             if self.active is not None:  # a drive is creating the run with the one it has; this is for a reader only
                 return run
             self.run, self.size = run, len(history)
-        else:
+        elif self.run.last_sequence != known_sequence:
             await self.extend()
         return self.run
 
@@ -216,7 +224,8 @@ class Session:
                 # Which try it was that the store took is not known: the lease counts from before the first.
                 return self._accepted(batch, await self._epoch_in_store(), first_asked_at)
             if isinstance(answer, Committed):
-                return self._accepted(batch, answer.epoch if lease is not None else self.epoch, asked_at)
+                epoch = answer.epoch if lease is not None else self.epoch
+                return self._accepted(batch, epoch, asked_at, answer.now if lease is not None else 0)
             if isinstance(answer, LeaseLost):
                 self.epoch = None
             return answer
@@ -259,9 +268,13 @@ class Session:
             if self.run is not None and append.batch.lines:
                 self._shell.committed(self.run, append.batch)
 
-    def _accepted(self, batch: Batch, epoch: int | None, asked_at: float) -> Accepted:
-        if epoch is not None and epoch != self.epoch:
-            self.lease_until = self.claimed_until = asked_at + self._shell.leasing.ttl_seconds
+    def _accepted(self, batch: Batch, epoch: int | None, asked_at: float, now: int = 0) -> Accepted:
+        """`now` is the store's clock in the commit, 0 where that is not known."""
+        leasing = self._shell.leasing
+        claimed = epoch is not None and epoch != self.epoch
+        if claimed or (epoch is not None and now and leasing.renews(self.expires_ns, now)):
+            self.lease_until = self.claimed_until = asked_at + leasing.ttl_seconds
+            self.expires_ns = (now or self._shell.store.clock()) + leasing.ttl_ns
         self.epoch = epoch
         self.size += len(batch.lines)
         return Accepted(batch, epoch is not None)
@@ -315,6 +328,7 @@ class Session:
             age_seconds = max(0, self.clock() - claimed.now) / 1e9
             until = asyncio.get_running_loop().time() + self._shell.leasing.ttl_seconds - age_seconds
             self.lease_until = self.claimed_until = until
+            self.expires_ns = claimed.now + self._shell.leasing.ttl_ns
 
     async def wait(self, active: ActiveDrive) -> None:
         """Waits for the shared drive; its refusal reaches each waiter as an instance of its own. When the last waiter
@@ -462,6 +476,7 @@ class Session:
                 self.active.wake()
             return
         self.lease_until = asked_at + self._shell.leasing.ttl_seconds
+        self.expires_ns = self._shell.store.clock() + self._shell.leasing.ttl_ns
         self.noticed(answer[1])
 
     def noticed(self, last_sequence: int) -> None:
@@ -480,6 +495,7 @@ class Session:
         outcomes, attempts.outcomes = tuple(attempts.outcomes), []
         horizon, active.horizon = active.horizon, None
         foreign, active.foreign = active.foreign, False
+        active.drained = False
         return Taken(outcomes, horizon, foreign)
 
     def _moved(self, active: ActiveDrive) -> bool:
