@@ -91,8 +91,9 @@ LAYERS: dict[str, Layer] = {
         third_party=("orjson",),
     ),
     "dispatch": Layer(
-        ("scheduler", "worker", "tasks"),
+        ("scheduler", "worker", "tasks", "task_kinds", "dispatcher", "routing", "queues"),
         uses=("leaf", "seam", "model", "authoring", "store protocol", "stores", "shells", "dispatch"),
+        third_party=("orjson", "msgspec"),
     ),
     "surface": Layer(
         ("",), uses=("leaf", "seam", "model", "authoring", "store protocol", "stores", "shells", "dispatch")
