@@ -246,7 +246,7 @@ class FlowEngine(Inspection):
         """Cancels the drives under way (their steps stay `running` and are redelivered), then closes what the engine
         owns."""
         self._closed = True
-        drives = [session.active for session in self._sessions.values() if session.active is not None]
+        drives = self.active_drives
         for drive in drives:
             drive.end()
         tasks = [drive.task for drive in drives if drive.task is not None]
@@ -351,7 +351,22 @@ class FlowEngine(Inspection):
     @property
     def owner(self) -> str:
         """This engine's identity as a holder of leases (R2)."""
-        return self._shell.leasing.owner
+        return self.leasing.owner
+
+    @property
+    def leasing(self) -> Leasing:
+        """How this engine leases runs."""
+        return self._shell.leasing
+
+    @property
+    def keeper(self) -> LeaseKeeper:
+        """What renews the leases of this engine; a worker has it do so from a thread."""
+        return self._keeper
+
+    @property
+    def active_drives(self) -> list[ActiveDrive]:
+        """The drives under way, those that still end included."""
+        return [session.active for session in self._sessions.values() if session.active is not None]
 
     async def release_hold(self, run_id: str) -> bool:
         """Lets workers take a held run again, after its code was repaired (R43). False if it was not held."""

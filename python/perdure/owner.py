@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import select
 import uuid
 from pathlib import Path
 from typing import Final
 
 import orjson
 
-__all__ = ["is_dead", "make_owner"]
+__all__ = ["is_dead", "make_owner", "process_of"]
 
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 _NAMESPACE: Final = "/proc/self/ns/pid"
@@ -28,19 +29,61 @@ def make_owner() -> str:
 
 
 def is_dead(owner: str) -> bool:
-    """Whether the owner is provably dead: its boot and namespace are mine and no process has its pid and start time.
-    Anything that cannot be read counts as not dead."""
+    """Whether the owner is provably dead: its boot and namespace are mine and no process has its pid and start time, or only
+    what is left of one that has ended. Anything that cannot be read counts as not dead."""
+    process = _process_here(owner)
+    if process is None:
+        return False
+    pid, started = process
+    try:
+        return _started(pid) != started or _has_ended(pid)
+    except OSError:  # hidden, or no /proc here: not provable
+        return False
+
+
+def process_of(owner: str) -> int | None:
+    """A descriptor of the owner's process, which can be read once that has ended; None for a process of elsewhere or one
+    that is gone, and on systems without such descriptors. To be closed."""
+    process = _process_here(owner)
+    if process is None or not hasattr(os, "pidfd_open"):
+        return None
+    pid, started = process
+    try:
+        descriptor = os.pidfd_open(pid)
+    except OSError:
+        return None
+    try:
+        if _started(pid) == started:  # after the descriptor was opened, so that it is of this very process
+            return descriptor
+    except OSError:
+        pass
+    os.close(descriptor)
+    return None
+
+
+def _process_here(owner: str) -> tuple[int, str] | None:
+    """Pid and start time of an owner of my boot and namespace."""
     try:
         parts = orjson.loads(owner)
         boot, namespace, pid, started = parts["boot"], parts["namespace"], parts["pid"], parts["started"]
     except (orjson.JSONDecodeError, KeyError, TypeError):
+        return None
+    if not (isinstance(pid, int) and isinstance(started, str) and boot and namespace):
+        return None
+    return (pid, started) if boot == _boot() and namespace == _namespace() else None
+
+
+def _has_ended(pid: int) -> bool:
+    """Whether all threads of the process have ended, though its parent has not asked for its status yet."""
+    if not hasattr(os, "pidfd_open"):
         return False
-    if not boot or not namespace or not started or boot != _boot() or namespace != _namespace():
-        return False
+    descriptor = os.pidfd_open(pid)
     try:
-        return bool(_started(pid) != started)
-    except OSError:  # hidden, or no /proc here: not provable
-        return False
+        ended = select.poll()
+        ended.register(descriptor, select.POLLIN)
+        return bool(ended.poll(0))
+    finally:
+        os.close(descriptor)
 
 
 def _boot() -> str | None:
