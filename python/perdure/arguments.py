@@ -19,7 +19,7 @@ import orjson
 from perdure.errors import Serialization
 from perdure.payload import decode_as, decoder, encode, refusal
 
-__all__ = ["Binding", "place", "underlying", "workflow_binding"]
+__all__ = ["Binding", "place", "store_untyped", "underlying", "workflow_binding"]
 
 ARGS_KEY: Final = "$args"
 _ODD: Final = "**"
@@ -215,3 +215,15 @@ def place(function: Callable[..., Any]) -> str:
     """File and line of a function, for messages."""
     code = getattr(underlying(function), "__code__", None)
     return f"{code.co_filename}:{code.co_firstlineno}" if code is not None else repr(function)
+
+
+def store_untyped(args: tuple[Any, ...], named: Mapping[str, Any]) -> bytes:
+    """The arguments of a step known by name only. Raises `TypeError` for several without names."""
+    if len(args) > 1 or (args and named):
+        raise TypeError("a step known only by name takes one argument, or several by keyword")
+    if args:
+        raw = encode(args[0])
+        if ARGS_KEY.encode() in raw and _several(raw) is not None:
+            raise TypeError(f"a step known only by name cannot be given an object whose one key is {ARGS_KEY!r}")
+        return raw
+    return _args_json({name: encode(value) for name, value in named.items()}) if named else b"null"

@@ -61,7 +61,7 @@ def decode_as(raw: bytes, kind: Any) -> Any:
     try:
         value = decoder(kind).decode(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise _unreadable(error, kind) from None
+        raise _unreadable(error, kind, raw) from None
     digits = raw.translate(_DIGITS)
     if _SIXTEEN in digits or _SEVENTH in digits or _ZONELESS.search(digits):
         _check_exact(value, decode(raw), "$")
@@ -161,14 +161,19 @@ def _custom(kind: type, value: object) -> object:
     if not is_model(kind):
         return value  # msgspec then says that it expected `kind`
     try:
-        return cast(Any, kind).model_validate_json(_again(value))
+        return cast(Any, kind).model_validate_json(_json(value))
     except ValueError as error:
         problem = cast(Any, error).errors(include_input=False, include_url=False)[0]
-        path = "$" + "".join(f"[{part}]" if isinstance(part, int) else key_path(part) for part in problem["loc"])
-        raise refusal(path, f"does not fit {kind.__name__} ({problem['type']})") from None
+        inner = "".join(f"[{part}]" if isinstance(part, int) else key_path(part) for part in problem["loc"])
+        # As a ValueError, so that msgspec adds the way to this model; `_unreadable` puts the two together.
+        raise ValueError(f"{_MISFIT}{kind.__name__} ({problem['type']}){_INNER}{inner}") from None
 
 
-def _again(value: object) -> bytes:
+_MISFIT: Final = "does not fit "
+_INNER: Final = "\x00"
+
+
+def _json(value: object) -> bytes:
     """The JSON once more: pydantic reads dates, bytes and the like from JSON by other rules than from Python values."""
     try:
         return orjson.dumps(value)
@@ -183,16 +188,59 @@ def _negative_zero(raw: bytes) -> bytes:
     return _MINUS_ZERO.sub(lambda found: b"-0.0" if found[0] == b"-0" else found[0], raw)
 
 
-def _unreadable(error: Exception, kind: Any) -> Serialization:
+def _unreadable(error: Exception, kind: Any, raw: bytes = b"") -> Serialization:
     """A decoder's complaint without the value it may quote."""
     text, _, path = str(error).partition(" - at `")
     path = path.rstrip("`") or "$"
     if not isinstance(error, msgspec.ValidationError):
         return refusal(path, "not JSON that Python can hold exactly (malformed, a lone surrogate, or nested too deep)")
+    if raw:
+        path = _located(raw, kind, path, text)
     if text == "Number out of range":
         return refusal(path, "a number is beyond what a float can hold")
+    if text.startswith(_MISFIT) and _INNER in text:
+        reason, inner = text.split(_INNER)
+        return refusal(path + inner, reason)
     reason = text if text.startswith(_SAFE_REASONS) else "the value does not fit"
     return refusal(path, f"{reason}, decoding {_type_name(kind)}")
+
+
+_PIECE: Final = re.compile(r"\.([^.\[]+)|\[(\d+)\]|\[\.\.\.\]")
+_MOST_TRIES: Final = 10_000
+
+
+def _located(raw: bytes, kind: Any, path: str, text: str) -> str:
+    """The path with its keys: msgspec writes `[...]` for any of a dict, so each is tried alone until one complains."""
+    try:
+        whole = decode(raw)
+    except Serialization:
+        return path
+    found, at = "$", whole
+    for piece in _PIECE.finditer(path):
+        if piece[0] != "[...]":
+            at = at.get(piece[1]) if isinstance(at, dict) else at[int(piece[2])] if isinstance(at, list) else None
+            found += piece[0]
+            continue
+        if not isinstance(at, dict) or len(at) > _MOST_TRIES:
+            return path
+        rest = dict(at)
+        for key, member in rest.items():
+            at.clear()
+            at[key] = member
+            if _complaint(whole, kind) == text:
+                break
+        else:
+            return path
+        found, at = found + key_path(key), member
+    return found
+
+
+def _complaint(value: object, kind: Any) -> str | None:
+    try:
+        decoder(kind).decode(_json(value))
+    except msgspec.ValidationError as error:
+        return str(error).partition(" - at `")[0]
+    return None
 
 
 def _type_name(kind: Any) -> str:

@@ -140,28 +140,32 @@ def _is_default(field: msgspec.structs.FieldInfo, member: object) -> bool:
 
 
 def _model(model: Any) -> object:
-    """A pydantic model by its own JSON rules and aliases. What those would lose without a word is refused here."""
-    _check_model(model.model_dump(by_alias=True, round_trip=True))
-    return model.model_dump(mode="json", by_alias=True, round_trip=True)
+    """A pydantic model by its own JSON rules and aliases, its sets in our order. What those rules would lose without a
+    word is refused here."""
+    value = model.model_dump(by_alias=True, round_trip=True)
+    return _dumped(value, model.model_dump(mode="json", by_alias=True, round_trip=True))
 
 
-def _check_model(value: object) -> None:
+def _dumped(value: object, json: object) -> object:
+    """`json` is what pydantic made of `value`; the two are walked side by side."""
     if isinstance(value, datetime):
         if value.utcoffset() is None:
             raise _Refused(_NAIVE)
     elif hasattr(value, "get_secret_value"):
         raise _Refused(f"a {_name(value)} would be stored masked; keep secrets elsewhere and store a reference")
-    elif isinstance(value, dict):
-        for key, member in value.items():
-            _within(key_path(key), member)
-    elif isinstance(value, list | tuple | set | frozenset):
-        for index, member in enumerate(value):
-            _within(f"[{index}]", member)
+    elif isinstance(value, dict) and isinstance(json, dict):
+        pairs = zip(json.items(), value.values(), strict=False)
+        return {key: _within(key_path(key), member, inner) for (key, inner), member in pairs}
+    elif isinstance(value, list | tuple | set | frozenset) and isinstance(json, list):
+        pairs = zip(value, json, strict=False)
+        members = [_within(f"[{index}]", member, inner) for index, (member, inner) in enumerate(pairs)]
+        return sorted(members, key=encode) if isinstance(value, set | frozenset) else members
+    return json
 
 
-def _within(piece: str, member: object) -> None:
+def _within(piece: str, value: object, json: object) -> object:
     try:
-        _check_model(member)
+        return _dumped(value, json)
     except _Refused as refused:
         refused.pieces.append(piece)
         raise

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perdure.arguments import store_untyped
 from perdure.context import StepContext
 from perdure.errors import Serialization
 from perdure.flow import Flow
@@ -104,6 +105,15 @@ def test_a_value_that_json_cannot_hold_names_parameter_and_path() -> None:
     with pytest.raises(Serialization) as caught:
         stored(several, 1, 2, object())
     assert caught.value.detail.startswith("parameter 'rest' of step 'several': $[1]: type object")
+
+
+def test_a_step_known_by_name_only() -> None:
+    assert store_untyped((), {}) == b"null"
+    assert store_untyped(({"a": 1},), {}) == b'{"a":1}'
+    assert store_untyped((), {"b": 1, "a": None}) == b'{"$args":{"b":1,"a":null}}'
+    for args, named in (((1, 2), {}), ((1,), {"a": 1}), (({"$args": {}},), {})):
+        with pytest.raises(TypeError, match="a step known only by name"):
+            store_untyped(args, named)
 
 
 @dataclass
