@@ -63,7 +63,13 @@ SAMPLES: list[FlowError] = [
     errors.NonRetryable("card stolen"),
     errors.RetryAfter(timedelta(seconds=3), "busy"),
     errors.StepCancelled(),
-    errors.StepFailed("s", "charge", 3, "runtime error: no"),
+    errors.StepFailed("s", "charge", 3, "runtime error: no", "app.Broken", True),
+    errors.DuplicateId("r", "step", "charge", "app.py:3 in order", "app.py:3 in order"),
+    errors.WorkflowStuck("r", ("step 'a' at app.py:3 in order",)),
+    errors.ForeignAwaitError("asyncio.sleep", "app.py:3 in order", "use `await ctx.sleep(delay)`"),
+    errors.HookDisposed("approval"),
+    errors.WorkflowFailed("out of stock"),
+    errors.EndTimedOut("2026-01-02T03:04:05Z", "nobody answered"),
 ]
 
 sample = pytest.mark.parametrize("error", SAMPLES, ids=lambda error: type(error).__name__)

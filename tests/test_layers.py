@@ -39,7 +39,7 @@ _WORLD = frozenset(
 """Clocks, randomness, files, threads and logging: what a rule may not touch."""
 
 LAYERS: dict[str, Layer] = {
-    "leaf": Layer(("errors", "difference", "instant"), uses=("leaf",), banned=_WORLD),
+    "leaf": Layer(("errors", "transition_rules", "difference", "instant"), uses=("leaf",), banned=_WORLD),
     "seam": Layer(("kernel",), uses=("leaf",), banned=_WORLD),
     "pure kernel": Layer(
         ("_pure",),

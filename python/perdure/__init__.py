@@ -37,6 +37,12 @@ if TYPE_CHECKING:
         CallFromOwnStep as CallFromOwnStep,
     )
     from perdure.errors import (
+        DuplicateId as DuplicateId,
+    )
+    from perdure.errors import (
+        EndTimedOut as EndTimedOut,
+    )
+    from perdure.errors import (
         EngineClosed as EngineClosed,
     )
     from perdure.errors import (
@@ -49,10 +55,16 @@ if TYPE_CHECKING:
         FlowError as FlowError,
     )
     from perdure.errors import (
+        ForeignAwaitError as ForeignAwaitError,
+    )
+    from perdure.errors import (
         HistoryLimitExceeded as HistoryLimitExceeded,
     )
     from perdure.errors import (
         HookConflict as HookConflict,
+    )
+    from perdure.errors import (
+        HookDisposed as HookDisposed,
     )
     from perdure.errors import (
         HookTokenConflict as HookTokenConflict,
@@ -148,10 +160,16 @@ if TYPE_CHECKING:
         UnsupportedEventSchemaVersion as UnsupportedEventSchemaVersion,
     )
     from perdure.errors import (
+        WorkflowFailed as WorkflowFailed,
+    )
+    from perdure.errors import (
         WorkflowNotRegistered as WorkflowNotRegistered,
     )
     from perdure.errors import (
         WorkflowRaised as WorkflowRaised,
+    )
+    from perdure.errors import (
+        WorkflowStuck as WorkflowStuck,
     )
     from perdure.flow import (
         Flow as Flow,
@@ -232,6 +250,8 @@ __all__ = [
     "CallFromOwnStep",
     "CancellationRequest",
     "ChildOperationReference",
+    "DuplicateId",
+    "EndTimedOut",
     "EngineClosed",
     "EngineElsewhere",
     "Envelope",
@@ -241,9 +261,11 @@ __all__ = [
     "FlowError",
     "FlowEventStore",
     "FlowRuntime",
+    "ForeignAwaitError",
     "HistoryLimitExceeded",
     "HookCallbackRoute",
     "HookConflict",
+    "HookDisposed",
     "HookMetadata",
     "HookTokenConflict",
     "HookTokenNotFound",
@@ -292,12 +314,14 @@ __all__ = [
     "UnsupportedEventSchemaVersion",
     "Wakeup",
     "WorkflowContext",
+    "WorkflowFailed",
     "WorkflowInvocation",
     "WorkflowNotRegistered",
     "WorkflowProgress",
     "WorkflowRaised",
     "WorkflowRunSnapshot",
     "WorkflowSpec",
+    "WorkflowStuck",
     "open_store",
 ]
 

@@ -3,7 +3,8 @@
     FlowError
     ├── RunNotFound  RunTerminal  InvalidRunId  RunConflict
     ├── InvalidWorkflow  WorkflowNotRegistered  StepNotRegistered  WorkflowRaised
-    ├── InvalidTransition  NonDeterministic
+    ├── InvalidTransition  NonDeterministic  DuplicateId  WorkflowStuck  ForeignAwaitError
+    ├── HookDisposed  WorkflowFailed  EndTimedOut
     ├── ReplayLimitExceeded  HistoryLimitExceeded
     ├── HookTokenNotFound  HookTokenConflict  HookConflict
     ├── InvalidRuntimeBuildId  RuntimeBuildUnavailable  RuntimeBuildRouteNotFound
@@ -27,19 +28,24 @@ Tokens stay readable as attributes and never appear in a text or a repr.
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import ClassVar, Final
+from typing import ClassVar
 
 from perdure.difference import first_difference
+from perdure.transition_rules import RULES
 
 __all__ = [
     "CallFromLoopThread",
     "CallFromOwnStep",
+    "DuplicateId",
+    "EndTimedOut",
     "EngineClosed",
     "EngineElsewhere",
     "EventConflict",
     "FlowError",
+    "ForeignAwaitError",
     "HistoryLimitExceeded",
     "HookConflict",
+    "HookDisposed",
     "HookTokenConflict",
     "HookTokenNotFound",
     "InvalidRunId",
@@ -71,61 +77,11 @@ __all__ = [
     "StoreUnavailable",
     "TaskLeaseLost",
     "UnsupportedEventSchemaVersion",
+    "WorkflowFailed",
     "WorkflowNotRegistered",
     "WorkflowRaised",
+    "WorkflowStuck",
 ]
-
-RULES: Final[dict[str, str]] = {
-    # projection (spec 02) -----------------------------------------------------------------------------------
-    "first_not_created": "the first event must be run_created",
-    "sequence_gap": "the sequence is {sequence} where {value} was due",
-    "created_again": "run_created may only be the first event",
-    "run_ended": "the run has already ended; nothing may follow its terminal event",
-    "run_not_pending": "run_started needs a pending run; this one is {value}",
-    "complete_while_cancelling": "a run that is cancelling ends with cancel, fail or timeout, not with complete",
-    "request_twice": "cancellation was already requested; a run takes one request",
-    "exhausted_mismatch": "run_retry_exhausted does not match step {id!r}: its {value} differs",
-    "id_used": "{kind} id {id!r} is already used in this run",
-    "id_unknown": "there is no {kind} {id!r} in this run",
-    "step_not_pending": "step {id!r} is {value}; only a pending step can start",
-    "step_not_running": "step {id!r} is {value}; only a running step has an outcome",
-    "step_not_open": "step {id!r} is {value}; only a pending or running step can be cancelled",
-    "attempt_mismatch": "attempt of step {id!r} should be {value}",
-    "retry_beyond_budget": "step {id!r} has used its {value} attempts",
-    "attempts_left": "step {id!r} has attempts left of its {value}; it cannot fail yet",
-    "retry_after_missing": "step {id!r} retries with a delay, so retry_after must be set",
-    "retry_after_unexpected": "step {id!r} retries without a delay, so retry_after must be null",
-    "wait_not_waiting": "wait {id!r} is {value}; only a waiting wait can complete",
-    "hook_not_active": "hook {id!r} is {value}; only an active hook can be resolved",
-    "progress_invalid": "progress {id!r} has an invalid {value}; total must be above 0 and completed at most total",
-    "child_invalid": "child operation {id!r} has a blank {value}",
-    "policy_invalid": "the retry policy of step {id!r} is inconsistent in {value} (fixed: max_delay_ms 0; "
-    "exponential: delay_ms at least 1 and max_delay_ms at least delay_ms)",
-    "delay_out_of_range": "a delay of {value} ms for {kind} {id!r} leaves the calendar (years 0001 to 9999)",
-    # commands (spec 03, R16, R34, R40) ------------------------------------------------------------------------
-    "empty_list": "the command names nothing to do",
-    "blank_id": "a {kind} id is blank",
-    "blank_token": "the token of hook {id!r} is blank",
-    "id_too_long": "a {kind} id has {value} bytes of UTF-8; 512 are allowed",
-    "id_control_character": "a {kind} id holds a control character",
-    "name_too_long": "the step name of {id!r} has {value} bytes of UTF-8; 512 are allowed",
-    "name_control_character": "the step name of {id!r} holds a control character",
-    "named_twice": "{kind} {id!r} is named twice in one command",
-    "already_cancelled": "{kind} {id!r} was cancelled; clean-up needs an id of its own",
-    "cannot_dispose": "hook {id!r} cannot be disposed: it is {value}",
-    "cannot_close": "wait {id!r} cannot be closed: it is {value}",
-    "nothing_new": "everything the command names is already resolved, so the workflow makes no progress; "
-    "test what is done before scheduling it again",
-    "cancel_without_request": "cancel is only allowed after a cancellation request",
-    # host calls (spec 06) -------------------------------------------------------------------------------------
-    "wait_not_due": "wait {id!r} is not due before {value}; pass early=True to fire it now",
-    "token_ambiguous": "the token belongs to more than one active hook; resume by run id and hook id",
-    "no_events": "the run has no events yet; start it first",
-    # the seam ---------------------------------------------------------------------------------------------------
-    "stale_view": "this view belongs to an earlier state of the run; stage again",
-    "entropy_length": "append needs 16 bytes of entropy per event: {value}",
-}
-"""Why an `InvalidTransition` was raised: stable code → text. Both kernels use exactly these codes."""
 
 
 class FlowError(Exception):
@@ -295,8 +251,9 @@ class NonDeterministic(FlowError):
     """A known id came back with another definition: the workflow code changed under a run that is under way.
 
     `kind` is step, wait, hook, progress or child; `part` the field that differs (step_name, input, retry, resume_at,
-    token, metadata, progress, child); `sequence` that of the event that recorded it; `recorded` and `now` both values
-    as JSON text, whole (for tokens both are "<redacted>").
+    token, metadata, progress, child), or `place` where an async workflow did not ask for it by then: `now` then lists
+    where its chains are (R37); `command` is what `strict_replay` finds different; `sequence` that of the event that
+    recorded it; `recorded` and `now` both values as JSON text, whole (for tokens both are "<redacted>").
     """
 
     code = "non_deterministic"
@@ -314,6 +271,13 @@ class NonDeterministic(FlowError):
         return first_difference(self.recorded, self.now)
 
     def __str__(self) -> str:
+        if self.part == "place":
+            return (
+                f"run {self.run_id!r}: event {self.sequence} created {self.kind} {self.id!r}, and the code had not asked "
+                f"for it by then\n  recorded: {_cut(self.recorded, self._SHOWN_BYTES)}\n"
+                f"  now:      {_cut(self.now, self._SHOWN_BYTES)}\n"
+                "  Register changed code as a new workflow version."
+            )
         return (
             f"run {self.run_id!r}: {self.kind} {self.id!r} came back with another {self.part} "
             f"than event {self.sequence} recorded (first difference at {self.path})\n"
@@ -326,6 +290,90 @@ class NonDeterministic(FlowError):
 def _cut(text: str, limit: int) -> str:
     data = text.encode("utf-8", "replace")
     return text if len(data) <= limit else data[:limit].decode("utf-8", "ignore") + "…"
+
+
+class DuplicateId(FlowError):
+    """An id of this kind is used twice in one run of an async workflow. `first` and `second` are the places, as
+    `file:line in function` (R35)."""
+
+    code = "duplicate_id"
+
+    def __init__(self, run_id: str, kind: str, id: str, first: str, second: str) -> None:
+        super().__init__(run_id, kind, id, first, second)
+        self.run_id: str | None = run_id
+        self.kind, self.id, self.first, self.second = kind, id, first, second
+
+    def __str__(self) -> str:
+        text = f"run {self.run_id!r}: {self.kind} id {self.id!r} is used twice, "
+        if self.first == self.second:
+            return (
+                f"both times at {self.first}; give each turn of the loop its own id, "
+                f'such as id=f"{self.id}-{{item}}", or put the turn under `with ctx.scope(f"{{item}}"):`'
+            ).join((text, ""))
+        return f"{text}at {self.first} and at {self.second}"
+
+
+class WorkflowStuck(FlowError):
+    """An async workflow awaits something, and nothing is open that could ever resolve it. `awaits` are the awaits, each
+    with its file and line (R38)."""
+
+    code = "workflow_stuck"
+
+    def __init__(self, run_id: str, awaits: tuple[str, ...]) -> None:
+        super().__init__(run_id, awaits)
+        self.run_id: str | None = run_id
+        self.awaits = awaits
+
+    def __str__(self) -> str:
+        awaits = "; ".join(self.awaits) or "nothing"
+        return f"run {self.run_id!r} is stuck: nothing is open that could carry it on, and it awaits {awaits}"
+
+
+class ForeignAwaitError(FlowError):
+    """Workflow code used an event loop, which a workflow does not have. `function` is what was used, `where` the line
+    as `file:line in function`, `instead` what a workflow uses (R64)."""
+
+    code = "foreign_await"
+
+    def __init__(self, function: str, where: str, instead: str) -> None:
+        super().__init__(function, where, instead)
+        self.function, self.where, self.instead = function, where, instead
+
+    def __str__(self) -> str:
+        return f"{self.function} at {self.where} needs an event loop, and a workflow has none; {self.instead}"
+
+
+class HookDisposed(FlowError):
+    """The hook that is awaited was disposed, here or from outside."""
+
+    code = "hook_disposed"
+
+    def __init__(self, hook_id: str) -> None:
+        super().__init__(hook_id)
+        self.hook_id = hook_id
+
+    def __str__(self) -> str:
+        return f"hook {self.hook_id!r} was disposed"
+
+
+class WorkflowFailed(FlowError):
+    """Raised by an async workflow: the run ends as failed with this text. May be subclassed (R39)."""
+
+    code = "workflow_failed"
+
+
+class EndTimedOut(FlowError):
+    """Raised by an async workflow: the run ends as timed out. `deadline` is an aware datetime, an `Instant` or RFC 3339
+    text (R39)."""
+
+    code = "end_timed_out"
+
+    def __init__(self, deadline: object, reason: str | None = None) -> None:
+        super().__init__(deadline, reason)
+        self.deadline, self.reason = deadline, reason
+
+    def __str__(self) -> str:
+        return f"the run timed out at {self.deadline}" + (f": {self.reason}" if self.reason else "")
 
 
 class ReplayLimitExceeded(FlowError):
@@ -478,7 +526,9 @@ class QueueBackpressure(FlowError):
         self.pending, self.capacity = pending, capacity
 
     def __str__(self) -> str:
-        return f"the queue is full: {self.pending} tasks are pending and {self.capacity} are allowed; add workers or wait"
+        return (
+            f"the queue is full: {self.pending} tasks are pending and {self.capacity} are allowed; add workers or wait"
+        )
 
 
 class TaskLeaseLost(FlowError):
@@ -706,13 +756,26 @@ class StepCancelled(StepError):
 
 
 class StepFailed(StepError):
-    """A step failed for good; carries the error text its history holds."""
+    """A step failed for good; carries the error text its history holds.
+
+    `failure_type` is the recorded `module.qualname` of what the step raised, None where none was recorded;
+    `non_retryable` says that it failed without regard to its policy (R39, R53).
+    """
 
     code = "step_failed"
 
-    def __init__(self, step_id: str, step_name: str, attempt: int, error: str) -> None:
-        super().__init__(step_id, step_name, attempt, error)
+    def __init__(
+        self,
+        step_id: str,
+        step_name: str,
+        attempt: int,
+        error: str,
+        failure_type: str | None = None,
+        non_retryable: bool = False,
+    ) -> None:
+        super().__init__(step_id, step_name, attempt, error, failure_type, non_retryable)
         self.step_id, self.step_name, self.attempt, self.error = step_id, step_name, attempt, error
+        self.failure_type, self.non_retryable = failure_type, non_retryable
 
     def __str__(self) -> str:
         return f"step {self.step_id!r} ({self.step_name}) failed at attempt {self.attempt}: {self.error}"
