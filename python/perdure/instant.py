@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
+from functools import lru_cache
 from typing import Final
 
 __all__ = ["MAX_NS", "MIN_NS", "Instant", "due_key", "format_instant", "parse_instant"]
@@ -104,6 +105,7 @@ def due_key(ns: int) -> str:
     return f"{_seconds_text(seconds)}.{nanos:09d}Z"
 
 
+@lru_cache(maxsize=256)  # a commit names the same few seconds several times
 def _seconds_text(seconds: int) -> str:
     return (_EPOCH + timedelta(seconds=seconds)).isoformat()
 

@@ -23,17 +23,27 @@ from perdure.stores.base import (
     Outlook,
     RunFilter,
     RunPage,
-    RunRecord,
     RunSummary,
     Wakeup,
 )
-from perdure.stores.bell import Bell
 from perdure.stores.leases import Columns, Wanted
 from perdure.stores.postgres_batches import COMMIT, answers_of, arguments_of
-from perdure.stores.postgres_database import Connection, PostgresDatabase, is_contention, is_lost
+from perdure.stores.postgres_database import Connection, PostgresDatabase, Preparing, is_contention, is_lost
 from perdure.stores.postgres_group import AsyncGroupCommitter
+from perdure.stores.postgres_hints import PostgresHints, channel_of
 from perdure.stores.postgres_pool import PostgresPool, is_stale
-from perdure.stores.rules import ALL_RUNS, KINDS, Tally, check_limit, lines_after, page_of, summary_of
+from perdure.stores.postgres_steps import STEP, STEPS, arguments_of_one, arguments_of_steps, is_step
+from perdure.stores.rules import (
+    ALL_RUNS,
+    KINDS,
+    RUN_COLUMNS,
+    Tally,
+    check_limit,
+    lines_after,
+    page_of,
+    record_from,
+    summary_of,
+)
 
 __all__ = ["Durability", "PostgresEventStore"]
 
@@ -56,10 +66,7 @@ FROM @schema@.flow_wakeups AS w JOIN @schema@.flow_runs AS r ON r.run_id = w.run
 DUE: Final = f"{_WAKEUP} WHERE w.due_key <= $1 ORDER BY w.due_key, w.run_id, w.kind, w.subject_id LIMIT $2::bigint"
 NEXT: Final = f"{_WAKEUP} ORDER BY w.due_key, w.run_id, w.kind, w.subject_id LIMIT 1"
 TOKEN: Final = "SELECT run_id, hook_id FROM @schema@.flow_hooks WHERE token_hash = $1 ORDER BY run_id, hook_id"
-_RUNS: Final = """
-SELECT run_id, name, version, build, status, terminal, open_waits, active_hooks, pending_retries,
-    created_at, updated_at, ended_at, last_sequence, hold
-FROM @schema@.flow_runs"""
+_RUNS: Final = f"SELECT {RUN_COLUMNS} FROM @schema@.flow_runs"
 HOOKS: Final = "SELECT run_id, hook_id FROM @schema@.flow_hooks ORDER BY run_id, hook_id"
 RUN_IDS: Final = "SELECT run_id FROM @schema@.flow_runs ORDER BY run_id"
 SUMMARY: Final = """
@@ -79,8 +86,10 @@ class PostgresEventStore:
     `synchronous_commit` of commits, the server's own setting by default; with "off" an acknowledged commit may be lost when
     the server crashes. `clock` is for tests: ns since 1970-01-01T00:00:00Z in place of the server's clock (R45).
 
-    Statements stand alone and leave no state in their session, so PgBouncer may pool them by transaction. On a direct
-    connection, or behind PgBouncer 1.21 and newer, `prepare_threshold=0` saves the server's planning.
+    Statements stand alone and leave no state in their session, so PgBouncer may pool them by transaction. They are prepared
+    on a direct connection and not behind a pooler, which the store notices by itself; `prepare_threshold` is psycopg's, for
+    PgBouncer 1.21 and newer. Hints that others have appended are heard on one more connection, made by the first
+    `wait_for_change`, which must be direct: `listen_address` says to where, if `address` leads to a pooler.
 
     The first call connects and migrates; `connect` does both at once. A store serves one event loop.
     """
@@ -95,21 +104,25 @@ class PostgresEventStore:
         wait_seconds: float = 10.0,
         answer_seconds: float = 60.0,
         synchronous: Durability | None = None,
-        prepare_threshold: int | None = None,
+        prepare_threshold: Preparing = "auto",
+        listen_address: str | None = None,
         migrate: bool = True,
     ) -> None:
         if pool_size < _FEWEST_CONNECTIONS:
             raise ValueError(f"pool_size is {pool_size}; a store needs at least {_FEWEST_CONNECTIONS} connections")
         if synchronous not in (None, "on", "off", "local", "remote_write", "remote_apply"):
             raise ValueError(f"synchronous is {synchronous!r}; use a value of PostgreSQL's synchronous_commit, or None")
-        self._database = PostgresDatabase(address, schema, prepare_threshold)
+        self._database = PostgresDatabase(address, schema, prepare_threshold, listen_address)
         self._set_clock = clock
         self._pool_size = pool_size
         self._wait_seconds = wait_seconds
         self._answer_seconds = answer_seconds
         self._synchronous = synchronous
         self._migrate = migrate
+        self._channel = channel_of(schema)
+        self._steps = AsyncGroupCommitter(self._write_steps, str(self._database))
         self._group = AsyncGroupCommitter(self._write, str(self._database))
+        self._hints = PostgresHints(self._database, self._ask_for_changes, wait_seconds)
         self._pool: PostgresPool | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._opening = asyncio.Lock()
@@ -137,11 +150,30 @@ class PostgresEventStore:
 
     async def commit(self, appends: Sequence[Append]) -> list[Committed | FlowError]:
         """As `FlowEventStore.commit`."""
+        if len(appends) == 1 and is_step(appends[0]):
+            (moved,) = await self._steps.commit(appends)
+            if moved is not None:
+                return [moved]
         return await self._group.commit(appends)
 
+    async def _write_steps(self, appends: Sequence[Append]) -> list[Committed | None]:
+        """Moves runs on, all in one round trip; None for those that changed nothing, be it a refusal or a renewal."""
+        if len(appends) == 1:
+            values = arguments_of_one(appends[0], self._test_time(), self._synchronous)
+            ((now,),) = await self._change(self._kept, STEP, values)
+            moved = {0} if now is not None else set()
+        else:
+            order = sorted(range(len(appends)), key=lambda n: appends[n].batch.run_id)
+            values = arguments_of_steps([appends[n] for n in order], self._test_time(), self._synchronous)
+            ((now, places),) = await self._change(self._kept, STEPS, values)
+            moved = set(order) if places is None else {order[place - 1] for place in places}
+        if moved:
+            self._note(now)
+        return [_moved(append, now) if n in moved else None for n, append in enumerate(appends)]
+
     async def _write(self, appends: Sequence[Append]) -> list[Committed | FlowError]:
-        values = (*arguments_of(appends), self._test_time(), self._synchronous)
-        rows = await self._change(self._kept, COMMIT, values)
+        values = (*arguments_of(appends), self._test_time(), self._synchronous, self._channel)
+        rows = await self._change(PostgresPool.lend, COMMIT, values)
         answers = answers_of(appends, rows)
         self._note(rows[0][1])
         return answers
@@ -179,7 +211,7 @@ class PostgresEventStore:
         """As `FlowEventStore.runs`."""
         check_limit(limit)
         query, values = listing(filter, after, limit)
-        return page_of([_record(row) for row in await self._rows(query, *values)], limit)
+        return page_of([record_from(row) for row in await self._rows(query, *values)], limit)
 
     async def run_ids(self) -> list[str]:
         """As `FlowEventStore.run_ids`."""
@@ -195,12 +227,17 @@ class PostgresEventStore:
 
     async def changes(self) -> int:
         """As `FlowEventStore.changes`; it moves also for what others do in other schemas and databases of the server."""
+        return await self._hints.changes()
+
+    async def _ask_for_changes(self) -> int:
         ((snapshot,),) = await self._rows(CHANGES)
         return int(snapshot)
 
     async def wait_for_change(self, seen: int, timeout_seconds: float) -> int:
-        """As `FlowEventStore.wait_for_change`."""
-        return await Bell().wait(self.changes, seen, timeout_seconds, 0.25)
+        """As `FlowEventStore.wait_for_change`: woken by what this store object commits, and by other processes where they
+        append to runs that they do not drive, or create some. What else they do is seen when the time is up."""
+        await self._opened()
+        return await self._hints.wait(seen, timeout_seconds)
 
     # leases --------------------------------------------------------------------------------------------------
 
@@ -273,6 +310,7 @@ class PostgresEventStore:
         run_ids, epochs = [run_id for run_id, _ in pairs], [epoch for _, epoch in pairs]
         # Once more does no harm, so an answer that is lost is asked for again.
         rows = await self._rows(postgres_claims.RENEW, self._test_time(), owner, run_ids, epochs, ttl_ns)
+        self._hints.changed()
         renewed = {(run_id, epoch): last_sequence for run_id, epoch, last_sequence, _ in rows}
         if rows:
             self._note(rows[0][3])
@@ -314,8 +352,10 @@ class PostgresEventStore:
 
     async def close(self) -> None:
         """As `FlowEventStore.close`. Later calls raise `StoreError`."""
+        await self._steps.close()
         await self._group.close()
         self._closed = True
+        await self._hints.close()
         async with self._opening:
             pool, self._pool = self._pool, None
             if pool is not None:
@@ -333,6 +373,7 @@ class PostgresEventStore:
             answer_seconds=self._answer_seconds,
             synchronous=self._synchronous,
             prepare_threshold=self._database.prepare_threshold,
+            listen_address=self._database.listen_address,
             migrate=self._migrate,
         )
 
@@ -389,7 +430,9 @@ class PostgresEventStore:
             tries += 1
             async with lent(pool) as connection:
                 try:
-                    return await self._ask(connection, statement, values)
+                    rows = await self._ask(connection, statement, values)
+                    self._hints.changed()
+                    return rows
                 except psycopg.Error as error:
                     if is_lost(error):
                         await connection.close()
@@ -414,6 +457,10 @@ class PostgresEventStore:
             await self._keeping.aclose()
             self._writer = await self._keeping.enter_async_context(pool.lend())
         yield self._writer
+
+
+def _moved(append: Append, now: int) -> Committed:
+    return Committed(append.batch.last_sequence, now, None if append.lease is None else append.lease.epoch)
 
 
 def listing(filter: RunFilter, after: str | None, limit: int) -> tuple[str, list[object]]:
@@ -442,23 +489,3 @@ def listing(filter: RunFilter, after: str | None, limit: int) -> tuple[str, list
 def _wakeup(row: Row) -> Wakeup:
     run_id, kind, subject_id, due, build = row
     return Wakeup(run_id, KINDS[kind], subject_id, parse_instant(due), build)
-
-
-def _record(row: Row) -> RunRecord:
-    run_id, name, version, build, status, terminal, waits, hooks, retries, created, updated, ended, last, hold = row
-    return RunRecord(
-        run_id,
-        name,
-        version,
-        build,
-        status,
-        terminal,
-        waits,
-        hooks,
-        retries,
-        parse_instant(created),
-        parse_instant(updated),
-        None if ended is None else parse_instant(ended),
-        last,
-        hold,
-    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from perdure.errors import (
     EventConflict,
@@ -25,29 +25,20 @@ __all__ = ["COMMIT", "answers_of", "arguments_of"]
 COMMIT: Final = """
 SELECT place, now, verdict, held, actual, other, other_hook, token
 FROM @schema@.flow_commit(
-    $1::json, $2::json, $3::bytea[], $4::text[], $5::text[], $6::text[], $7::bytea[], $8::bigint, $9::text)"""
+    $1::json, $2::bytea[], $3::text[], $4::text[], $5::text[], $6::bytea[], $7::bigint, $8::text, $9::text)"""
 
 
 def arguments_of(appends: Sequence[Append]) -> tuple[object, ...]:
-    """The batches as JSON and their lines as bytes, and what is to be locked, each None where there is nothing."""
+    """Of `flow_commit`: the batches as JSON and their lines as bytes, and what is to be locked, None where there is
+    nothing."""
     batches = [append.batch for append in appends]
     creations = [batch.run_id for batch in batches if not batch.expected_sequence]
     linked = [run_id for batch in batches for run_id in batch.links]
     tokens = [hook.token_hash for batch in batches for hook in batch.insert_hooks]
     runs = [batch.run_id for batch in batches]
-    plain: list[dict[str, object]] = []
-    others: list[dict[str, object]] = []
-    for place, append in enumerate(appends, 1):
-        if _is_plain(append):
-            plain.append(_plain(place, append.batch, cast(Lease, append.lease)))
-        else:
-            others.append(_members(place, append))
+    members = [_members(place, append) for place, append in enumerate(appends, 1)]
     lines = [batch.lines for batch in batches]
-    return _json(plain), _json(others), lines, creations or None, runs, linked or None, tokens or None
-
-
-def _json(members: list[dict[str, object]]) -> str | None:
-    return encode(members).decode() if members else None
+    return encode(members).decode(), lines, creations or None, runs, linked or None, tokens or None
 
 
 def answers_of(appends: Sequence[Append], rows: Iterable[tuple[Any, ...]]) -> list[Committed | FlowError]:
@@ -89,48 +80,6 @@ def _hooks(batch: Batch) -> list[HookInsert]:
 
 
 # members of flow_batch; what is None, false or empty is left out --------------------------------------------------
-
-
-def _is_plain(append: Append) -> bool:
-    """Whether the batch only moves its run on, under a lease that it keeps: most do."""
-    batch, lease = append.batch, append.lease
-    return (
-        lease is not None
-        and lease.epoch is not None
-        and lease.claim == "none"
-        and lease.after == "keep"
-        and lease.hold is None
-        and bool(batch.lines)
-        and batch.expected_sequence > 0
-        and not batch.row.terminal
-        and not _index(batch)
-    )
-
-
-def _plain(place: int, batch: Batch, lease: Lease) -> dict[str, object]:
-    """As much as moves the run on, and what is needed besides if the lease must change after all."""
-    row = batch.row
-    return {
-        "position": place,
-        "run_id": batch.run_id,
-        "expected": batch.expected_sequence,
-        "last_sequence": batch.last_sequence,
-        "has_lines": True,
-        "status": row.status,
-        "terminal": False,
-        "open_waits": row.open_waits,
-        "active_hooks": row.active_hooks,
-        "pending_retries": row.pending_retries,
-        "updated_at": due_key(row.updated_at),
-        "leased": True,
-        "owner": lease.owner,
-        "ttl": lease.ttl_ns,
-        "epoch": lease.epoch,
-        "claim": "none",
-        "unless_leased": lease.unless_leased,
-        "after": "keep",
-        "accepted": lease.accepted,
-    }
 
 
 def _members(place: int, append: Append) -> dict[str, object]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import psycopg
 from psycopg import AsyncConnection, AsyncRawCursor
@@ -14,14 +14,20 @@ from psycopg.conninfo import conninfo_to_dict
 from perdure.errors import OutcomeUnknown, StoreError, StoreUnavailable
 from perdure.instant import due_key
 from perdure.stores.migrations import Migration, bundled, pending
+from perdure.stores.postgres_steps import register
 
-__all__ = ["Connection", "PostgresDatabase", "is_contention", "is_lost"]
+__all__ = ["Connection", "PostgresDatabase", "Preparing", "is_contention", "is_lost", "is_pooled"]
 
 Connection = AsyncConnection[tuple[Any, ...]]
+
+Preparing = int | Literal["auto"] | None
+"""After how many executions a statement is prepared: psycopg's `prepare_threshold`, or its own default on connections that
+are the server's own, and never behind a pooler."""
 
 _OLDEST: Final = 140000
 _IDENTIFIER_BYTES: Final = 63  # PostgreSQL cuts longer names silently, so that two schemas would become one
 _CONTENTION: Final = ("40001", "40P01")
+_USES_BEFORE_PREPARING: Final = 5
 _LATER: Final = ("25006", "40", "53", "55P03", "57")
 """SQLSTATEs, or their beginnings, of what may go away by itself: a standby, contention, no room, a lock or its time-out, an
 operator."""
@@ -41,20 +47,22 @@ class PostgresDatabase:
 
     Raises `ValueError` for another address or a schema name that PostgreSQL cannot hold."""
 
-    def __init__(self, address: str, schema: str, prepare_threshold: int | None) -> None:
-        try:
-            given = conninfo_to_dict(address)
-        except psycopg.ProgrammingError:
-            # The driver quotes the address, which may hold a password.
-            raise ValueError("the address is no PostgreSQL URL; use postgresql://user@host:port/database") from None
+    def __init__(
+        self, address: str, schema: str, prepare_threshold: Preparing = "auto", listen_address: str | None = None
+    ) -> None:
+        given = _parsed(address, "the address")
+        if listen_address is not None:
+            _parsed(listen_address, "listen_address")
         if not schema or len(schema.encode()) > _IDENTIFIER_BYTES or "\0" in schema or "$perdure$" in schema:
             raise ValueError(f"schema {schema!r} is no name for one: use 1 to {_IDENTIFIER_BYTES} bytes of text")
         self.address = address
+        self.listen_address = listen_address
         self.schema = schema
         self.prepare_threshold = prepare_threshold
         self._options: dict[str, Any] = {
             "autocommit": True,
-            "prepare_threshold": prepare_threshold,
+            # Until `prepare` has seen whether a pooler stands between.
+            "prepare_threshold": None if prepare_threshold == "auto" else prepare_threshold,
             "cursor_factory": AsyncRawCursor,
             "application_name": given.get("application_name", "perdure"),
             "client_encoding": "UTF8",
@@ -73,13 +81,22 @@ class PostgresDatabase:
 
     async def connect(self, wait_seconds: float, **options: Any) -> Connection:
         """A new connection in autocommit mode. Raises `StoreUnavailable`, `StoreError`."""
+        return await self._connect(self.address, wait_seconds, options)
+
+    async def connect_to_listen(self, wait_seconds: float, **options: Any) -> Connection:
+        """A new connection to where hints are to be heard. Raises as `connect`."""
+        return await self._connect(self.listen_address or self.address, wait_seconds, options)
+
+    async def _connect(self, address: str, wait_seconds: float, options: dict[str, Any]) -> Connection:
         try:
             async with asyncio.timeout(wait_seconds):
-                return await AsyncConnection.connect(self.address, **self._options | options)
+                connection = await AsyncConnection.connect(address, **self._options | options)
         except TimeoutError:
             raise StoreUnavailable(f"{self} could not be connected to within {wait_seconds:g} s") from None
         except psycopg.Error as error:
             raise self.failure(error, "connecting") from None
+        register(connection.adapters)
+        return connection
 
     async def prepare(self, wait_seconds: float, *, migrate: bool) -> None:
         """Brings the schema to this release's state, or with `migrate` false refuses one that is in another.
@@ -89,6 +106,8 @@ class PostgresDatabase:
         async with await self.connect(wait_seconds, prepare_threshold=None) as connection:
             try:
                 await self._prepare(connection, bundled("postgres"), migrate)
+                if self.prepare_threshold == "auto" and not await is_pooled(connection):
+                    self._options["prepare_threshold"] = _USES_BEFORE_PREPARING
             except psycopg.Error as error:
                 raise self.failure(error, "opening it") from None
 
@@ -163,6 +182,14 @@ class PostgresDatabase:
         )
 
 
+def _parsed(address: str, what: str) -> dict[str, Any]:
+    try:
+        return conninfo_to_dict(address)
+    except psycopg.ProgrammingError:
+        # The driver quotes the address, which may hold a password.
+        raise ValueError(f"{what} is no PostgreSQL URL; use postgresql://user@host:port/database") from None
+
+
 def _told(error: psycopg.Error) -> str:
     """The error without what it may quote: a detail shows rows, and a data exception the value itself (R49)."""
     state = error.sqlstate
@@ -171,6 +198,13 @@ def _told(error: psycopg.Error) -> str:
     if state.startswith("22"):
         return f"SQLSTATE {state}"
     return f"{error.diag.message_primary} (SQLSTATE {state})"
+
+
+async def is_pooled(connection: Connection) -> bool:
+    """Whether something stands between the connection and its server session, which may then change from one transaction to
+    the next: a pooler gives a process id of its own."""
+    ((process_id,),) = await (await connection.execute("SELECT pg_backend_pid()")).fetchall()
+    return bool(process_id != connection.info.backend_pid)
 
 
 def is_lost(error: psycopg.Error) -> bool:

@@ -8,18 +8,19 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
-from perdure.errors import FlowError, OutcomeUnknown, StoreError, StoreUnavailable
-from perdure.stores.base import Append, Committed
+from perdure.errors import OutcomeUnknown, StoreError, StoreUnavailable
+from perdure.stores.base import Append
 from perdure.stores.rules import check_call
 
 __all__ = ["AsyncGroupCommitter"]
 
-Answer = Committed | FlowError
+Answer = TypeVar("Answer")
 
 
 @dataclass(slots=True)
-class _Call:
+class _Call(Generic[Answer]):
     """One caller's batches, and where it waits."""
 
     appends: Sequence[Append]
@@ -27,7 +28,7 @@ class _Call:
     future: asyncio.Future[list[Answer]]
 
 
-class AsyncGroupCommitter:
+class AsyncGroupCommitter(Generic[Answer]):
     """Collects `commit` calls into groups for `write`, one group at a time.
 
     `write` takes batches of different runs and answers each, in the order given, or raises with nothing reported as
@@ -37,7 +38,7 @@ class AsyncGroupCommitter:
     def __init__(self, write: Callable[[Sequence[Append]], Awaitable[list[Answer]]], database: str) -> None:
         self._write = write
         self._database = database
-        self._queue: deque[_Call] = deque()
+        self._queue: deque[_Call[Answer]] = deque()
         self._idle = asyncio.Event()  # nobody writes, and nothing is queued
         self._idle.set()
         self._closed = False
@@ -54,7 +55,8 @@ class AsyncGroupCommitter:
         if not appends:
             return []
         if not self._idle.is_set():
-            call = _Call(appends, {append.batch.run_id for append in appends}, _new_future())
+            future: asyncio.Future[list[Answer]] = asyncio.get_running_loop().create_future()
+            call = _Call(appends, {append.batch.run_id for append in appends}, future)
             self._queue.append(call)
             return await call.future
         # Nobody writes: a lone call goes out at once, without the detour over a task.
@@ -76,7 +78,7 @@ class AsyncGroupCommitter:
             self._idle.set()
 
     async def _drain(self) -> None:
-        group: list[_Call] = []
+        group: list[_Call[Answer]] = []
         try:
             while self._queue:
                 group = self._next()
@@ -92,11 +94,11 @@ class AsyncGroupCommitter:
             self._queue.clear()
             self._idle.set()
 
-    def _next(self) -> list[_Call]:
+    def _next(self) -> list[_Call[Answer]]:
         """The calls that can go out together: a call is never split, and a group has one batch of a run at most."""
-        group: list[_Call] = []
+        group: list[_Call[Answer]] = []
         taken: set[str] = set()
-        waiting: deque[_Call] = deque()
+        waiting: deque[_Call[Answer]] = deque()
         for call in self._queue:
             if call.future.cancelled():
                 continue
@@ -108,7 +110,7 @@ class AsyncGroupCommitter:
         self._queue = waiting
         return group
 
-    async def _answer(self, group: list[_Call]) -> None:
+    async def _answer(self, group: list[_Call[Answer]]) -> None:
         try:
             answers = iter(await self._write([append for call in group for append in call.appends]))
         except (StoreUnavailable, OutcomeUnknown) as error:
@@ -129,10 +131,6 @@ class AsyncGroupCommitter:
                     call.future.set_result(given)
 
 
-def _fail(call: _Call, error: Exception) -> None:
+def _fail(call: _Call[Answer], error: Exception) -> None:
     if not call.future.done():
         call.future.set_exception(error)
-
-
-def _new_future() -> asyncio.Future[list[Answer]]:
-    return asyncio.get_running_loop().create_future()
