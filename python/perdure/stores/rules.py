@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from perdure.errors import EventConflict, FlowError, HookTokenConflict, RunConflict, RunNotFound
+from perdure.instant import parse_instant
 from perdure.kernel import Batch
 from perdure.stores import leases
 from perdure.stores.base import ActiveHook, Append, RunFilter, RunPage, RunRecord, RunSummary
@@ -14,6 +15,7 @@ __all__ = [
     "ALL_RUNS",
     "KINDS",
     "RANK",
+    "RUN_COLUMNS",
     "Lookup",
     "Tally",
     "check_call",
@@ -21,12 +23,18 @@ __all__ = [
     "lines_after",
     "matches",
     "page_of",
+    "record_from",
     "record_of",
     "refusal",
     "summary_of",
 ]
 
 ALL_RUNS: Final = RunFilter()
+RUN_COLUMNS: Final = (
+    "run_id, name, version, build, status, terminal, open_waits, active_hooks, pending_retries, "
+    "created_at, updated_at, ended_at, last_sequence, hold"
+)
+"""The columns of `flow_runs` that say what a listing shows."""
 RANK: Final[dict[str, int]] = {"wait": 0, "retry": 2}
 """Order of wakeup kinds, and their number in an index (spec 7.5; 1 is the hook's, which no wakeup has)."""
 KINDS: Final[dict[int, str]] = {rank: kind for kind, rank in RANK.items()}
@@ -86,6 +94,27 @@ def lines_after(lines: bytes, first_sequence: int, after: int) -> bytes:
         if start == 0:
             return b""
     return lines[start:]
+
+
+def record_from(row: Sequence[Any]) -> RunRecord:
+    """A run's row as a database gives it, columns as `RUN_COLUMNS` lists them."""
+    run_id, name, version, build, status, terminal, waits, hooks, retries, created, updated, ended, last, hold = row
+    return RunRecord(
+        run_id,
+        name,
+        version,
+        build,
+        status,
+        bool(terminal),
+        waits,
+        hooks,
+        retries,
+        parse_instant(created),
+        parse_instant(updated),
+        None if ended is None else parse_instant(ended),
+        last,
+        hold,
+    )
 
 
 def record_of(batch: Batch) -> RunRecord:

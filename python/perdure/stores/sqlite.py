@@ -9,9 +9,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
 from threading import Lock
-from typing import Any, Final, Self, TypeVar
+from typing import Final, Self, TypeVar
 
 from perdure.errors import FlowError, LeaseLost, OutcomeUnknown, RunNotFound, StoreError
 from perdure.instant import MAX_NS, MIN_NS, due_key, parse_instant
@@ -24,14 +23,27 @@ from perdure.stores.base import (
     LeaseState,
     Outlook,
     RunFilter,
+    RunnablePage,
     RunPage,
-    RunRecord,
     RunSummary,
     Wakeup,
 )
 from perdure.stores.group import GroupCommitter
 from perdure.stores.leases import Wanted
-from perdure.stores.rules import ALL_RUNS, KINDS, Tally, check_limit, lines_after, page_of, summary_of
+from perdure.stores.rules import (
+    ALL_RUNS,
+    KINDS,
+    RUN_COLUMNS,
+    Tally,
+    check_limit,
+    lines_after,
+    page_of,
+    record_from,
+    summary_of,
+)
+from perdure.stores.runnable import SQLITE_LATER, SQLITE_ROWS, START, Row, bound, summaries_of
+from perdure.stores.runnable import page_of as runnable_page
+from perdure.stores.sqlite_checkpoint import Checkpointer
 from perdure.stores.sqlite_file import SqliteFile, Synchronous
 from perdure.stores.sqlite_writer import SqliteWriter
 
@@ -52,15 +64,15 @@ FROM flow_wakeups AS w JOIN flow_runs AS r ON r.run_id = w.run_id"""
 DUE: Final = f"{_WAKEUP} WHERE w.due_key <= ? ORDER BY w.due_key, w.run_id, w.kind, w.subject_id LIMIT ?"
 NEXT: Final = f"{_WAKEUP} ORDER BY w.due_key, w.run_id, w.kind, w.subject_id LIMIT 1"
 TOKEN: Final = "SELECT run_id, hook_id FROM flow_hooks WHERE token_hash = ? ORDER BY run_id, hook_id"
-_RUNS: Final = """
-SELECT run_id, name, version, build, status, terminal, open_waits, active_hooks, pending_retries,
-    created_at, updated_at, ended_at, last_sequence, hold
-FROM flow_runs"""
+_RUNS: Final = f"SELECT {RUN_COLUMNS} FROM flow_runs"
 HOOKS: Final = "SELECT run_id, hook_id FROM flow_hooks ORDER BY run_id, hook_id"
 RUN_IDS: Final = "SELECT run_id FROM flow_runs ORDER BY run_id"
 SUMMARY: Final = """
 SELECT status, terminal, count(*), sum(open_waits), sum(active_hooks), sum(pending_retries)
 FROM flow_runs GROUP BY status, terminal"""
+BUILDS: Final = """
+SELECT build, status, terminal, count(*), sum(open_waits), sum(active_hooks), sum(pending_retries)
+FROM flow_runs GROUP BY build, status, terminal"""
 
 
 class SqliteEventStore:
@@ -70,7 +82,7 @@ class SqliteEventStore:
     `sqlite:path`, or `:memory:` for a database of this process; folder and file are made where they are missing.
     `clock` gives ns since 1970-01-01T00:00:00Z (R45). With `synchronous` "FULL" an acknowledged commit survives power
     loss, with "NORMAL" it survives the end of the process only. `busy_seconds` bounds the wait for another program's
-    lock.
+    lock, or for the turn of another process.
 
     The file is opened, and migrated if it must be, before the constructor returns. That raises `StoreUnavailable` if it
     cannot be opened now and `StoreError` if it is not ours to open: a database of the reference engine, or one that a newer
@@ -87,20 +99,21 @@ class SqliteEventStore:
     ) -> None:
         self._file = SqliteFile.at(address, synchronous, busy_seconds)
         self._clock = clock
-        connection = self._file.open_writer()
-        self._writer = SqliteWriter(self._file, connection, clock)
+        connection, self._turns = self._file.open_writer()
+        self._writer = SqliteWriter(self._file, connection, clock, self._turns)
         self._writing = ThreadPoolExecutor(1, "perdure-sqlite-writer")
-        self._group = GroupCommitter(self._write, self._writing, str(self._file))
+        self._group = GroupCommitter(self._writer.write, self._writing, str(self._file), self._writer)
         self._connections = [connection]
         self._reading = ThreadPoolExecutor(1 if self._file.in_memory else _READERS, "perdure-sqlite-reader")
         self._idle: deque[sqlite3.Connection] = deque()
         self._watcher: sqlite3.Connection | None = None
         self._watching = Lock()
-        self._turn: AbstractContextManager[object] = nullcontext()
-        if self._file.in_memory:
-            # Its tables exist on this one connection only, so reads take turns with the writer.
+        self._checkpointer = None if self._file.in_memory else Checkpointer(self._file)
+        if self._checkpointer is None:
+            # The tables exist on this one connection only, so reads take turns with the writer.
             self._idle.append(connection)
-            self._turn = Lock()
+        else:
+            self._checkpointer.start()
         self._closing: Future[None] | None = None
 
     def __repr__(self) -> str:
@@ -145,7 +158,7 @@ class SqliteEventStore:
         check_limit(limit)
         query, values = listing(filter, after, limit)
         rows = await self._read(lambda connection: connection.execute(query, values).fetchall())
-        return page_of([_record(row) for row in rows], limit)
+        return page_of([record_from(row) for row in rows], limit)
 
     async def run_ids(self) -> list[str]:
         """As `FlowEventStore.run_ids`."""
@@ -155,6 +168,20 @@ class SqliteEventStore:
         """As `FlowEventStore.summary`."""
         rows = await self._read(lambda connection: connection.execute(SUMMARY).fetchall())
         return summary_of(Tally(*row) for row in rows)
+
+    async def summary_by_build(self) -> dict[str | None, RunSummary]:
+        """As `FlowEventStore.summary_by_build`."""
+        return summaries_of(await self._read(lambda connection: connection.execute(BUILDS).fetchall()))
+
+    async def runnable(self, now: int, *, after: tuple[int, str] | None = None, limit: int = 1000) -> RunnablePage:
+        """As `FlowEventStore.runnable`."""
+        check_limit(limit)
+        values = (due_key(min(max(now, MIN_NS), MAX_NS)), bound(now), *(after or START), limit)
+        rows = await self._read(lambda connection: connection.execute(SQLITE_ROWS, values).fetchall())
+        later = None
+        if len(rows) < limit:
+            later = await self._read(lambda connection: connection.execute(SQLITE_LATER, (now // 1000,)).fetchone())
+        return runnable_page((Row(*row) for row in rows), now, self._clock(), limit, later[0] if later else None)
 
     async def claim(
         self,
@@ -169,6 +196,8 @@ class SqliteEventStore:
         """As `FlowEventStore.claim`."""
         check_limit(k, "k")
         wanted = Wanted(workflows, builds, besides)
+        if not await self._read(lambda db: sqlite_claims.has_claim(db, wanted, self._clock())):
+            return []  # an idle poll takes no lock (R48)
         return await self._transact(lambda db, now: sqlite_claims.claim(db, owner, k, wanted, ttl_ns, now))
 
     async def claim_held(
@@ -185,6 +214,8 @@ class SqliteEventStore:
         """As `FlowEventStore.claim_held`."""
         check_limit(k, "k")
         wanted = Wanted(workflows, builds, besides)
+        if not await self._read(lambda db: sqlite_claims.claimable_held(db, 1, build, wanted, self._clock())):
+            return []
         return await self._transact(lambda db, now: sqlite_claims.claim_held(db, owner, k, build, wanted, ttl_ns, now))
 
     async def next_claim(
@@ -215,6 +246,8 @@ class SqliteEventStore:
         self, owner: str, pairs: Sequence[tuple[str, int]], *, ttl_ns: int
     ) -> list[tuple[str, int] | LeaseLost]:
         """As `FlowEventStore.renew`."""
+        if not pairs:
+            return []
         return await self._transact(lambda db, now: sqlite_claims.renew(db, owner, pairs, ttl_ns, now))
 
     async def lease(self, run_id: str) -> LeaseState:
@@ -229,6 +262,8 @@ class SqliteEventStore:
 
     async def void(self, owner: str) -> int:
         """As `FlowEventStore.void`."""
+        if not await self._read(lambda db: sqlite_claims.owned(db, owner)):
+            return 0
         return await self._transact(lambda db, now: sqlite_claims.void(db, owner))
 
     async def set_hold(self, run_id: str, hold: str, *, expected_sequence: int) -> bool:
@@ -266,19 +301,14 @@ class SqliteEventStore:
 
     def _close_connections(self) -> None:
         self._reading.shutdown(wait=True)
+        if self._checkpointer is not None:
+            self._checkpointer.close()
+        self._turns.close()
         for connection in self._connections:
             connection.close()
 
-    def _write(self, appends: Sequence[Append]) -> list[Committed | FlowError]:
-        with self._turn:
-            return self._writer.write(appends)
-
     async def _transact(self, work: Callable[[sqlite3.Connection, int], T]) -> T:
-        def on_the_writing_thread() -> T:
-            with self._turn:
-                return self._writer.transact(work)
-
-        return await self._group.between_groups(on_the_writing_thread)
+        return await self._group.between_groups(lambda: self._writer.transact(work))
 
     async def _read(self, query: Callable[[sqlite3.Connection], T]) -> T:
         return await self._on_reader(lambda: self._with_reader(query))
@@ -300,8 +330,13 @@ class SqliteEventStore:
     def _with_reader(self, query: Callable[[sqlite3.Connection], T]) -> T:
         connection = self._reader()
         try:
-            with self._turn:
+            if not self._file.in_memory:
                 return query(connection)
+            self._file.take(self._turns)
+            try:
+                return query(connection)
+            finally:
+                self._turns.release()
         finally:
             self._idle.append(connection)
 
@@ -350,23 +385,3 @@ def listing(filter: RunFilter, after: str | None, limit: int) -> tuple[str, list
 def _wakeup(row: tuple[str, int, str, str, str | None]) -> Wakeup:
     run_id, kind, subject_id, due, build = row
     return Wakeup(run_id, KINDS[kind], subject_id, parse_instant(due), build)
-
-
-def _record(row: tuple[Any, ...]) -> RunRecord:
-    run_id, name, version, build, status, terminal, waits, hooks, retries, created, updated, ended, last, hold = row
-    return RunRecord(
-        run_id,
-        name,
-        version,
-        build,
-        status,
-        bool(terminal),
-        waits,
-        hooks,
-        retries,
-        parse_instant(created),
-        parse_instant(updated),
-        None if ended is None else parse_instant(ended),
-        last,
-        hold,
-    )
