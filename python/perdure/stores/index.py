@@ -11,10 +11,21 @@ from perdure.errors import LeaseLost, RunNotFound
 from perdure.kernel import Batch
 from perdure.retention import HistoryHold
 from perdure.stores import leases
-from perdure.stores.base import ActiveHook, Claimed, RunFilter, RunPage, RunRecord, RunSummary, Wakeup
+from perdure.stores.base import (
+    ActiveHook,
+    Append,
+    Claimed,
+    RunFilter,
+    RunnablePage,
+    RunPage,
+    RunRecord,
+    RunSummary,
+    Wakeup,
+)
 from perdure.stores.claims import MemoryClaims
 from perdure.stores.leases import UNKNOWN, RunState, Wanted
 from perdure.stores.rules import KINDS, RANK, Tally, matches, page_of, record_of, summary_of
+from perdure.stores.runnable import RunnableRow, bound, runnable_page
 
 __all__ = ["MemoryIndex"]
 
@@ -42,7 +53,7 @@ class MemoryIndex:
         self._due: list[tuple[int, str, int, str]] = []  # (due ns, run id, rank, subject id)
         self._hooks: list[tuple[str, str]] = []  # (run id, hook id)
         self._owners: dict[bytes, list[tuple[str, str]]] = {}  # token hash -> sorted (run id, hook id)
-        self._tallies: dict[tuple[str, bool], Tally] = {}  # by (status, terminal)
+        self._tallies: dict[str | None, dict[tuple[str, bool], Tally]] = {}  # by build, then (status, terminal)
         self._named_by: dict[str, set[str]] = {}  # run id -> the runs that name it
         self.tombstones: set[str] = set()
         self.history_holds: dict[str, dict[str, HistoryHold]] = {}  # run id -> hold id -> retention hold
@@ -79,6 +90,17 @@ class MemoryIndex:
         return min(entry.wakeups.values(), default=None) if entry is not None else None
 
     # writing -------------------------------------------------------------------------------------------------
+
+    def accept(self, append: Append, now: int) -> int | None:
+        """Takes over a batch that is committed, with what it says of the lease; gives the epoch its owner then holds."""
+        batch = append.batch
+        if batch.lines:
+            self.apply(batch)
+        row = self.leases[batch.run_id]
+        columns, epoch = leases.committed(row, append, now, lambda: self.earliest(batch.run_id))
+        if batch.run_id in self._runs:  # a batch without events makes no run
+            self.leases[batch.run_id] = columns
+        return epoch
 
     def apply(self, batch: Batch) -> None:
         """Takes over the index changes of an accepted batch, in the order of R47."""
@@ -158,9 +180,9 @@ class MemoryIndex:
             del self._owners[token_hash]
 
     def _count(self, record: RunRecord, by: int) -> None:
-        key = (record.status, record.terminal)
-        tally = self._tallies.get(key) or Tally(record.status, record.terminal, 0, 0, 0, 0)
-        self._tallies[key] = Tally(
+        key, tallies = (record.status, record.terminal), self._tallies.setdefault(record.build, {})
+        tally = tallies.get(key) or Tally(record.status, record.terminal, 0, 0, 0, 0)
+        tallies[key] = Tally(
             tally.status,
             tally.terminal,
             tally.runs + by,
@@ -297,4 +319,34 @@ class MemoryIndex:
 
     def summary(self) -> RunSummary:
         """The counters of spec 2.7."""
-        return summary_of(self._tallies.values())
+        return summary_of(tally for tallies in self._tallies.values() for tally in tallies.values())
+
+    def summary_by_build(self) -> dict[str | None, RunSummary]:
+        """The same for each build that has runs."""
+        found = {build: summary_of(tallies.values()) for build, tallies in self._tallies.items()}
+        return {build: summary for build, summary in found.items() if summary.total_runs}
+
+    def runnable(self, now: int, clock: int, after: tuple[int, str] | None, limit: int) -> RunnablePage:
+        """As `FlowEventStore.runnable`."""
+        last, rows = bound(now), list[RunnableRow]()
+        for claim_at, run_id in self.leases.in_order(after):
+            if claim_at > last or len(rows) == limit:
+                break
+            if self.leases[run_id].hold is None:
+                rows.append(self._runnable_row(claim_at, run_id, now))
+        return runnable_page(rows, now, clock, limit, self._later(now))
+
+    def _runnable_row(self, claim_at: int, run_id: str, now: int) -> RunnableRow:
+        entry, lease = self._runs[run_id], self.leases[run_id]
+        due = [kind for (kind, _), at in entry.wakeups.items() if at <= now]
+        waits = lease.owner is not None or lease.not_before is not None
+        record = entry.record
+        return RunnableRow(
+            claim_at, run_id, record.build, record.last_sequence, waits, due.count("wait"), due.count("retry")
+        )
+
+    def _later(self, now: int) -> int | None:
+        for claim_at, run_id in self.leases.in_order((now // 1000, "\U0010ffff")):
+            if self.leases[run_id].hold is None:
+                return claim_at
+        return None

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-__all__ = ["Scanned", "events", "line_number", "marked", "scan"]
+__all__ = ["Scanned", "events", "line_number", "marked", "scan", "unmarked"]
 
 _MARK: Final = b" {"
 _BLANKS: Final = b" \t\r\n"
@@ -33,10 +33,15 @@ def events(data: bytes) -> bytes:
     """The events in `data`, the bytes of a log that count: one to a line, without marks and blank lines."""
     if data and not data.endswith(b"\n"):
         data += b"\n"
+    data = unmarked(data)
     if data.startswith(b"{") + data.count(b"\n{") == data.count(b"\n"):
         return data
-    lines = (line for line in data.split(b"\n") if line.strip(_BLANKS))
-    return b"".join(line[line.startswith(_MARK) :] + b"\n" for line in lines)
+    return b"".join(line + b"\n" for line in data.split(b"\n") if line.strip(_BLANKS))
+
+
+def unmarked(data: bytes) -> bytes:
+    """The lines of `data` without marks; line numbers stay."""
+    return data.replace(b"\n {", b"\n{")[data.startswith(_MARK) :]
 
 
 def line_number(data: bytes, event: int) -> int:
@@ -47,6 +52,8 @@ def line_number(data: bytes, event: int) -> int:
 
 def scan(data: bytes, is_json: Callable[[bytes], bool]) -> Scanned:
     """Judges the tail of a whole log. What lies before the tail is the kernel's to judge."""
+    if _ends_whole(data):
+        return Scanned(len(data), True)
     last_start = data.rfind(b"\n") + 1
     last = data[last_start:]
     zeros = _zeros(data, last_start)
@@ -59,6 +66,11 @@ def scan(data: bytes, is_json: Callable[[bytes], bool]) -> Scanned:
             # A torn write leaves less than a line. This line is whole, and something else stands where its end was.
             return Scanned(len(data), False, data.count(b"\n") + 1)
     return _unfinished(data, last_start, is_json)
+
+
+def _ends_whole(data: bytes) -> bool:
+    """Whether the last batch is whole at first sight, as that of almost every log is."""
+    return data.endswith(b"\n") and data.startswith(b"{", data.rfind(b"\n", 0, -1) + 1) and b"\0" not in data
 
 
 def _zeros(data: bytes, last_start: int) -> int | None:

@@ -206,17 +206,16 @@ class JsonlWriter:
 
     def _apply(self, append: Append, now: int, holds: dict[str, str]) -> Committed:
         batch, index, logs = append.batch, self._state.index, self._state.logs
-        row = index.leases[batch.run_id]
+        before = index.leases[batch.run_id].hold
         if batch.lines:
             log = logs.setdefault(batch.run_id, Log())
             log.end += len(marked(batch.lines)) + (not log.terminated)
             log.terminated = True
             self._state.spellings[batch.run_id.lower()] = batch.run_id
-            index.apply(batch)
-        columns, epoch = leases.committed(row, append, now, lambda: index.earliest(batch.run_id))
-        index.leases[batch.run_id] = columns
-        if columns.hold is not None and columns.hold != row.hold:
-            holds[batch.run_id] = columns.hold
+        epoch = index.accept(append, now)
+        hold = index.leases[batch.run_id].hold
+        if hold is not None and hold != before:
+            holds[batch.run_id] = hold
         return Committed(batch.last_sequence, now, epoch)
 
     # holds (R43) ---------------------------------------------------------------------------------------------

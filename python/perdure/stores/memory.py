@@ -11,7 +11,6 @@ from typing import TypeVar
 
 from perdure.errors import FlowError, RunNotFound
 from perdure.retention import Digest, HistoryHold, Tombstone
-from perdure.stores import leases
 from perdure.stores.base import Append, Committed
 from perdure.stores.bell import Bell
 from perdure.stores.index import MemoryIndex
@@ -64,18 +63,14 @@ class MemoryEventStore(IndexedStore):
 
     def _commit(self, append: Append, now: int) -> Committed | FlowError:
         batch, index = append.batch, self._rows
-        row = index.state(batch.run_id)
-        refused = refusal(append, row, now, index)
+        refused = refusal(append, index.state(batch.run_id), now, index)
         if refused is not None:
             return refused
         if batch.lines:
             log = self._logs.setdefault(batch.run_id, _Log())
             log.firsts.append(batch.first_sequence)
             log.commits.append(batch.lines)
-            index.apply(batch)
-        columns, epoch = leases.committed(row.lease, append, now, lambda: index.earliest(batch.run_id))
-        index.leases[batch.run_id] = columns
-        return Committed(batch.last_sequence, now, epoch)
+        return Committed(batch.last_sequence, now, index.accept(append, now))
 
     async def history(self, run_id: str, after: int = 0) -> bytes:
         """As `FlowEventStore.history`."""

@@ -168,10 +168,14 @@ class LeaseContract(StoreSuite):
 
     @on_a_store
     async def test_a_batch_without_events_creates_no_run(self, store: FlowEventStore) -> None:
-        (answer,) = await store.commit([Append(self.story("r").batch(), replace(ME, claim="firm", after="park"))])
-        assert not isinstance(answer, FlowError)
-        assert await store.run_ids() == []
-        await raised(RunNotFound, store.history("r"))
+        for lease in (replace(ME, claim="firm", after="park"), replace(ME, claim="firm"), None):
+            (answer,) = await store.commit([Append(self.story("r").batch(), lease)])
+            assert not isinstance(answer, FlowError)
+            assert await store.run_ids() == []
+            assert await store.claim("me", 9, ttl_ns=TTL) == []
+            assert await store.next_claim() is None
+            await raised(RunNotFound, store.history("r"))
+            await raised(RunNotFound, store.lease("r"))
 
     # releases (R3, R44) --------------------------------------------------------------------------------------
 
