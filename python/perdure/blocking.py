@@ -83,6 +83,7 @@ class BlockingFlowEngine:
     history = _blocking(FlowEngine.history)
     runs = _blocking(FlowEngine.runs)
     run_summary = _blocking(FlowEngine.run_summary)
+    run_summary_by_build = _blocking(FlowEngine.run_summary_by_build)
     list_run_ids = _blocking(FlowEngine.list_run_ids)
     list_snapshots = _blocking(FlowEngine.list_snapshots)
     list_due_wakeups = _blocking(FlowEngine.list_due_wakeups)

@@ -52,6 +52,11 @@ class Inspection(ABC):
         """The counters of spec 02 §2.7."""
         return await self.store.summary()
 
+    async def run_summary_by_build(self) -> dict[str | None, RunSummary]:
+        """The same for each build, None for runs that are not pinned to one: a route may go when its `non_terminal_runs` are
+        0 (spec 08 §8.5)."""
+        return await self.store.summary_by_build()
+
     async def list_due_wakeups(self, now: Moment) -> list[Wakeup]:
         """Waits and delayed retries due at `now`, waits first, then by run and subject."""
         return await self.store.list_due_wakeups(moment_ns("now", now))

@@ -28,6 +28,8 @@ __all__ = [
     "RunPage",
     "RunRecord",
     "RunSummary",
+    "Runnable",
+    "RunnablePage",
     "Wakeup",
 ]
 
@@ -211,6 +213,27 @@ class RunSummary:
     pending_retries: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Runnable:
+    """A runnable run (R3) as a scheduler sees it: its build, where its history ends, and how many of its wakeups are due."""
+
+    run_id: str
+    build: str | None
+    last_sequence: int
+    due_waits: int
+    due_retries: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunnablePage:
+    """Runs in the order of claims. `next` is the cursor of the following page; on the last page it is None and `next_at` says
+    when the next run becomes runnable by itself, ns, None for never."""
+
+    runs: tuple[Runnable, ...]
+    next: tuple[int, str] | None
+    next_at: int | None
+
+
 class FlowEventStore(Protocol):
     """The store contract. All methods but `close` may be called from any task of one event loop, concurrently."""
 
@@ -345,6 +368,16 @@ class FlowEventStore(Protocol):
 
     async def summary(self) -> RunSummary:
         """The counters of spec 2.7, from the index."""
+        ...
+
+    async def summary_by_build(self) -> dict[str | None, RunSummary]:
+        """The same for the runs of each build, None for runs that are not pinned to one; so an operator sees when the last
+        open run of an old build has ended (spec 08 §8.5)."""
+        ...
+
+    async def runnable(self, now: int, *, after: tuple[int, str] | None = None, limit: int = 1000) -> RunnablePage:
+        """One page of the runs that are runnable at `now`, by (claim_at, run id): what a scheduler sends tasks for (R46). Leases
+        and back-offs end by the store's clock, whatever `now` is. At most `limit` runs are looked at."""
         ...
 
     def elsewhere(self) -> FlowEventStore:

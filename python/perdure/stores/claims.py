@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
+from itertools import islice
 
 from perdure.stores.leases import NEW, Columns
 
@@ -45,9 +46,9 @@ class MemoryClaims:
         self[run_id] = NEW._replace(claim_at=None)
         del self._columns[run_id]
 
-    def in_order(self) -> Iterator[tuple[int, str]]:
-        """(claim_at, run id) in the order of claims; columns must not be set meanwhile."""
-        return iter(self._order)
+    def in_order(self, after: tuple[int, str] | None = None) -> Iterator[tuple[int, str]]:
+        """(claim_at, run id) in the order of claims, past `after`; columns must not be set meanwhile."""
+        return islice(self._order, 0 if after is None else bisect_right(self._order, after), None)
 
     def held(self) -> list[str]:
         """The held runs, by id."""

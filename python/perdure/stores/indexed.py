@@ -8,7 +8,17 @@ from typing import Self, TypeVar
 
 from perdure.errors import LeaseLost
 from perdure.stores import leases
-from perdure.stores.base import ActiveHook, Claimed, LeaseState, Outlook, RunFilter, RunPage, RunSummary, Wakeup
+from perdure.stores.base import (
+    ActiveHook,
+    Claimed,
+    LeaseState,
+    Outlook,
+    RunFilter,
+    RunnablePage,
+    RunPage,
+    RunSummary,
+    Wakeup,
+)
 from perdure.stores.index import MemoryIndex
 from perdure.stores.indexed_retention import IndexedRetention
 from perdure.stores.leases import Wanted
@@ -79,6 +89,17 @@ class IndexedStore(IndexedRetention):
         """As `FlowEventStore.summary`."""
         with self._index() as index:
             return index.summary()
+
+    async def summary_by_build(self) -> dict[str | None, RunSummary]:
+        """As `FlowEventStore.summary_by_build`."""
+        with self._index() as index:
+            return index.summary_by_build()
+
+    async def runnable(self, now: int, *, after: tuple[int, str] | None = None, limit: int = 1000) -> RunnablePage:
+        """As `FlowEventStore.runnable`."""
+        check_limit(limit)
+        with self._index() as index:
+            return index.runnable(now, self._clock(), after, limit)
 
     async def next_claim(
         self,

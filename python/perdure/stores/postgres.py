@@ -22,6 +22,7 @@ from perdure.stores.base import (
     LeaseState,
     Outlook,
     RunFilter,
+    RunnablePage,
     RunPage,
     RunSummary,
     Wakeup,
@@ -44,6 +45,7 @@ from perdure.stores.rules import (
     record_from,
     summary_of,
 )
+from perdure.stores.runnable import POSTGRES_LATER, POSTGRES_ROWS, START, bound, runnable_page, summaries_of
 
 __all__ = ["Durability", "PostgresEventStore"]
 
@@ -72,6 +74,10 @@ RUN_IDS: Final = "SELECT run_id FROM @schema@.flow_runs ORDER BY run_id"
 SUMMARY: Final = """
 SELECT status, terminal, count(*), sum(open_waits)::bigint, sum(active_hooks)::bigint, sum(pending_retries)::bigint
 FROM @schema@.flow_runs GROUP BY status, terminal"""
+BUILDS: Final = """
+SELECT build, status, terminal, count(*), sum(open_waits)::bigint, sum(active_hooks)::bigint,
+    sum(pending_retries)::bigint
+FROM @schema@.flow_runs GROUP BY build, status, terminal"""
 LAST: Final = "SELECT run_id, last_sequence FROM @schema@.flow_runs WHERE run_id = ANY ($1::text[])"
 CHANGES: Final = "SELECT hashtextextended(pg_current_snapshot()::text, 0)"
 """A snapshot names every transaction that had ended by then, so it differs once another one has."""
@@ -220,6 +226,19 @@ class PostgresEventStore:
     async def summary(self) -> RunSummary:
         """As `FlowEventStore.summary`."""
         return summary_of(Tally(*row) for row in await self._rows(SUMMARY))
+
+    async def summary_by_build(self) -> dict[str | None, RunSummary]:
+        """As `FlowEventStore.summary_by_build`."""
+        return summaries_of(await self._rows(BUILDS))
+
+    async def runnable(self, now: int, *, after: tuple[int, str] | None = None, limit: int = 1000) -> RunnablePage:
+        """As `FlowEventStore.runnable`."""
+        check_limit(limit)
+        key, (claim_at, run_id) = due_key(min(max(now, MIN_NS), MAX_NS)), after or START
+        rows = await self._rows(POSTGRES_ROWS, key, bound(now), claim_at, run_id, limit, self._test_time())
+        later = await self._rows(POSTGRES_LATER, now // 1000) if len(rows) < limit else []
+        clock = rows[0][-1] if rows else 0
+        return runnable_page([row[:-1] for row in rows], now, clock, limit, later[0][0] if later else None)
 
     async def last_sequences(self, run_ids: Sequence[str]) -> dict[str, int]:
         """As `FlowEventStore.last_sequences`."""

@@ -41,10 +41,10 @@ from perdure.stores.rules import (
     record_from,
     summary_of,
 )
-from perdure.stores.runnable import SQLITE_LATER, SQLITE_ROWS, START, Row, bound, summaries_of
-from perdure.stores.runnable import page_of as runnable_page
+from perdure.stores.runnable import SQLITE_LATER, SQLITE_ROWS, START, bound, runnable_page, summaries_of
 from perdure.stores.sqlite_checkpoint import Checkpointer
 from perdure.stores.sqlite_file import SqliteFile, Synchronous
+from perdure.stores.sqlite_retention import SqliteRetention
 from perdure.stores.sqlite_writer import SqliteWriter
 
 __all__ = ["SqliteEventStore"]
@@ -75,7 +75,7 @@ SELECT build, status, terminal, count(*), sum(open_waits), sum(active_hooks), su
 FROM flow_runs GROUP BY build, status, terminal"""
 
 
-class SqliteEventStore:
+class SqliteEventStore(SqliteRetention):
     """Histories and index in one SQLite file.
 
     `address`: a path, `sqlite:///path` (relative; four slashes begin an absolute one), `sqlite://path`,
@@ -102,7 +102,9 @@ class SqliteEventStore:
         connection, self._turns = self._file.open_writer()
         self._writer = SqliteWriter(self._file, connection, clock, self._turns)
         self._writing = ThreadPoolExecutor(1, "perdure-sqlite-writer")
-        self._group = GroupCommitter(self._writer.write, self._writing, str(self._file), self._writer)
+        self._group = GroupCommitter(
+            lambda appends: self._writer.write(appends), self._writing, str(self._file), self._writer
+        )
         self._connections = [connection]
         self._reading = ThreadPoolExecutor(1 if self._file.in_memory else _READERS, "perdure-sqlite-reader")
         self._idle: deque[sqlite3.Connection] = deque()
@@ -181,7 +183,7 @@ class SqliteEventStore:
         later = None
         if len(rows) < limit:
             later = await self._read(lambda connection: connection.execute(SQLITE_LATER, (now // 1000,)).fetchone())
-        return runnable_page((Row(*row) for row in rows), now, self._clock(), limit, later[0] if later else None)
+        return runnable_page(rows, now, self._clock(), limit, later[0] if later else None)
 
     async def claim(
         self,

@@ -14,6 +14,7 @@ from perdure.stores.base import (
     LeaseState,
     Outlook,
     RunFilter,
+    RunnablePage,
     RunPage,
     RunSummary,
     Wakeup,
@@ -275,6 +276,12 @@ class Client:
 
     async def summary(self) -> RunSummary:
         return await self._read("summary", self._medium.store.summary())
+
+    async def summary_by_build(self) -> dict[str | None, RunSummary]:
+        return await self._read("summary_by_build", self._medium.store.summary_by_build())
+
+    async def runnable(self, now: int, *, after: tuple[int, str] | None = None, limit: int = 1000) -> RunnablePage:
+        return await self._read("runnable", self._medium.store.runnable(now, after=after, limit=limit))
 
     async def close(self) -> None:
         """The store outlives its clients."""
