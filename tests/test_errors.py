@@ -47,6 +47,7 @@ SAMPLES: list[FlowError] = [
     errors.Serialization("shape", 3, "no event"),
     errors.Serialization("malformed"),
     errors.UnsupportedEventSchemaVersion(2, 1, 1),
+    errors.PayloadCodecFailed("decode", "input of step 's'", "no key is called 'k1'"),
     errors.PayloadTooLarge("flow.step.created", 2_000_000, 1_048_576),
     errors.StoreRefusal("refused"),
     errors.EventConflict("r", 3, 4),

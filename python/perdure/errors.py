@@ -10,7 +10,7 @@
     ├── InvalidRuntimeBuildId  RuntimeBuildUnavailable  RuntimeBuildRouteNotFound
     ├── InvalidWorkerConfiguration  QueueBackpressure  TaskLeaseLost
     ├── Serialization
-    │   └── UnsupportedEventSchemaVersion
+    │   └── UnsupportedEventSchemaVersion  PayloadCodecFailed
     ├── PayloadTooLarge
     ├── StoreRefusal
     │   └── EventConflict  LeaseLost  LeaseHeld
@@ -58,6 +58,7 @@ __all__ = [
     "NonDeterministic",
     "NonRetryable",
     "OutcomeUnknown",
+    "PayloadCodecFailed",
     "PayloadTooLarge",
     "QueueBackpressure",
     "ReplayLimitExceeded",
@@ -575,6 +576,22 @@ class UnsupportedEventSchemaVersion(Serialization):
         )
         self.args = (version, supported, line)
         self.version, self.supported = version, supported
+
+
+class PayloadCodecFailed(Serialization):
+    """A payload that the engine's codec could not encode or decode (R42). In a step it is the step's final failure; in a
+    workflow or a call it leaves the run as it is. Neither the payload nor a key is in it.
+
+    `operation` is encode or decode, `place` such as `input of step 'charge'`, `reason` the codec's own words or the name
+    of what it raised.
+    """
+
+    code = "payload_codec_failed"
+
+    def __init__(self, operation: str, place: str, reason: str) -> None:
+        super().__init__("payload", None, f"the codec could not {operation} the {place}: {reason}")
+        self.args = (operation, place, reason)
+        self.operation, self.place, self.reason = operation, place, reason
 
 
 class PayloadTooLarge(FlowError):
