@@ -84,6 +84,8 @@ class AsyncGroupCommitter(Generic[Answer]):
                 group = self._next()
                 if group:
                     await self._answer(group)
+                    # Those who were answered often have their next batch at once: one turn of the loop, and it comes along.
+                    await asyncio.sleep(0)
         finally:
             # Only where the loop was shut down over it is anybody left.
             for call in (*group, *self._queue):
