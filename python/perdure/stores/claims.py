@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
+from typing import Final
 
 from perdure.stores.leases import NEW, Columns
 
 __all__ = ["MemoryClaims"]
+
+_NOBODYS: Final = NEW._replace(claim_at=None)
+"""Columns that stand in none of the orders."""
 
 
 class MemoryClaims:
@@ -18,6 +22,7 @@ class MemoryClaims:
         self._columns: dict[str, Columns] = {}
         self._order: list[tuple[int, str]] = []
         self._held: list[str] = []
+        self._owned: dict[str, set[str]] = {}
         self.changes = 0
         """How often columns were set."""
 
@@ -26,24 +31,40 @@ class MemoryClaims:
         return self._columns.get(run_id, NEW)
 
     def __setitem__(self, run_id: str, row: Columns) -> None:
-        before = self._columns.get(run_id)
+        before = self._columns.get(run_id, _NOBODYS)
         self._columns[run_id] = row
         self.changes += 1
-        claim_at, hold = (None, None) if before is None else (before.claim_at, before.hold)
-        if claim_at != row.claim_at:
-            if claim_at is not None:
-                del self._order[bisect_left(self._order, (claim_at, run_id))]
+        if before.claim_at != row.claim_at:
+            if before.claim_at is not None:
+                del self._order[bisect_left(self._order, (before.claim_at, run_id))]
             if row.claim_at is not None:
                 insort(self._order, (row.claim_at, run_id))
-        if (hold is None) != (row.hold is None):
+        if (before.hold is None) != (row.hold is None):
             if row.hold is None:
                 del self._held[bisect_left(self._held, run_id)]
             else:
                 insort(self._held, run_id)
+        if before.owner != row.owner:
+            self._change_owner(run_id, before.owner, row.owner)
+
+    def _change_owner(self, run_id: str, before: str | None, after: str | None) -> None:
+        if before is not None:
+            self._owned[before].discard(run_id)
+            if not self._owned[before]:
+                del self._owned[before]
+        if after is not None:
+            self._owned.setdefault(after, set()).add(run_id)
+
+    def fill(self, run_ids: Sequence[str], row: Columns) -> None:
+        """Gives many runs that nothing is known of the same columns, without owner and hold."""
+        self._columns.update(dict.fromkeys(run_ids, row))
+        if row.claim_at is not None:
+            self._order += [(row.claim_at, run_id) for run_id in run_ids]
+            self._order.sort()
 
     def remove(self, run_id: str) -> None:
         """Forgets a run that was pruned."""
-        self[run_id] = NEW._replace(claim_at=None)
+        self[run_id] = _NOBODYS
         del self._columns[run_id]
 
     def in_order(self, after: tuple[int, str] | None = None) -> Iterator[tuple[int, str]]:
@@ -56,8 +77,8 @@ class MemoryClaims:
 
     def owners(self) -> list[str]:
         """Who leases runs, sorted."""
-        return sorted({row.owner for _, run_id in self._order if (row := self._columns[run_id]).owner is not None})
+        return sorted(self._owned)
 
     def owned_by(self, owner: str) -> list[str]:
-        """The runs that `owner` leases; asked when a process has died, so it may look at all."""
-        return [run_id for run_id, row in self._columns.items() if row.owner == owner]
+        """The runs that `owner` leases."""
+        return list(self._owned.get(owner, ()))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
+from typing import Any, Final
 
 from perdure.errors import LeaseLost, RunNotFound
-from perdure.kernel import Batch
+from perdure.kernel import Batch, RunRow
 from perdure.retention import HistoryHold
 from perdure.stores import leases
 from perdure.stores.base import (
@@ -23,23 +23,13 @@ from perdure.stores.base import (
     Wakeup,
 )
 from perdure.stores.claims import MemoryClaims
-from perdure.stores.leases import UNKNOWN, RunState, Wanted
+from perdure.stores.leases import NEW, UNKNOWN, RunState, Wanted
 from perdure.stores.rules import KINDS, RANK, Tally, matches, page_of, record_of, summary_of
 from perdure.stores.runnable import RunnableRow, bound, runnable_page
 
 __all__ = ["MemoryIndex"]
 
-
-class _Entry:
-    """One run: its row, what it has open, and the runs linked to it either way."""
-
-    __slots__ = ("hooks", "linked", "record", "wakeups")
-
-    def __init__(self, record: RunRecord) -> None:
-        self.record = record
-        self.wakeups: dict[tuple[str, str], int] = {}  # (kind, subject id) -> due ns
-        self.hooks: dict[str, bytes] = {}  # hook id -> token hash
-        self.linked: set[str] = set()  # ids this run names
+_NONE: Final[Mapping[tuple[str, str], int]] = {}
 
 
 class MemoryIndex:
@@ -47,16 +37,22 @@ class MemoryIndex:
 
     def __init__(self) -> None:
         self.leases = MemoryClaims()
-        self._runs: dict[str, _Entry] = {}
+        self._rows: dict[str, RunRow] = {}
         self._run_ids: list[str] = []
+        # By run, and only for runs that have any.
+        self._wakeups_of: dict[str, dict[tuple[str, str], int]] = {}  # (kind, subject id) -> due ns
+        self._hooks_of: dict[str, dict[str, bytes]] = {}  # hook id -> token hash
+        self._links_of: dict[str, set[str]] = {}
         # Text order puts "retry" before "wait" and the contract the other way round, so lists hold the rank, not the kind.
         self._due: list[tuple[int, str, int, str]] = []  # (due ns, run id, rank, subject id)
         self._hooks: list[tuple[str, str]] = []  # (run id, hook id)
         self._owners: dict[bytes, list[tuple[str, str]]] = {}  # token hash -> sorted (run id, hook id)
-        self._tallies: dict[str | None, dict[tuple[str, bool], Tally]] = {}  # by build, then (status, terminal)
+        # By build, status and whether that is terminal: runs, waits, hooks, retries.
+        self._tallies: dict[tuple[str | None, str, bool], list[int]] = {}
         self._named_by: dict[str, set[str]] = {}  # run id -> the runs that name it
         self.tombstones: set[str] = set()
         self.history_holds: dict[str, dict[str, HistoryHold]] = {}  # run id -> hold id -> retention hold
+        self._insert: Callable[[list[Any], Any], None] = insort
 
     # what a refusal is judged by -----------------------------------------------------------------------------
 
@@ -64,17 +60,15 @@ class MemoryIndex:
         return run_id in self.tombstones
 
     def exists(self, run_id: str) -> bool:
-        return run_id in self._runs
+        return run_id in self._rows
 
     def state(self, run_id: str) -> RunState:
-        entry = self._runs.get(run_id)
-        if entry is None:
-            return UNKNOWN
-        return RunState(entry.record.last_sequence, entry.record.terminal, self.leases[run_id])
+        row = self._rows.get(run_id)
+        return UNKNOWN if row is None else RunState(row.last_sequence, row.terminal, self.leases[run_id])
 
     def known(self, run_id: str) -> RunState:
         """As `state`. Raises `RunNotFound` for a run that does not exist."""
-        if run_id not in self._runs:
+        if run_id not in self._rows:
             raise RunNotFound(run_id)
         return self.state(run_id)
 
@@ -86,8 +80,7 @@ class MemoryIndex:
 
     def earliest(self, run_id: str) -> int | None:
         """The run's earliest wakeup, ns."""
-        entry = self._runs.get(run_id)
-        return min(entry.wakeups.values(), default=None) if entry is not None else None
+        return min(self._wakeups_of.get(run_id, _NONE).values(), default=None)
 
     # writing -------------------------------------------------------------------------------------------------
 
@@ -98,37 +91,47 @@ class MemoryIndex:
             self.apply(batch)
         row = self.leases[batch.run_id]
         columns, epoch = leases.committed(row, append, now, lambda: self.earliest(batch.run_id))
-        if batch.run_id in self._runs:  # a batch without events makes no run
+        if batch.run_id in self._rows:  # a batch without events makes no run
             self.leases[batch.run_id] = columns
         return epoch
 
+    def fill(self, batches: Iterable[Batch]) -> None:
+        """Takes over whole runs, each as one batch, about which nothing is known yet, as `apply` does and faster. Nothing of
+        leases is kept in their histories: every open run can be claimed once (R12)."""
+        self._insert = list.append
+        try:
+            for batch in batches:
+                self.apply(batch)
+        finally:
+            self._insert = insort
+            for ordered in (self._run_ids, self._due, self._hooks):
+                ordered.sort()
+        for terminal, columns in ((False, NEW), (True, NEW._replace(claim_at=None))):
+            self.leases.fill([id for id, row in self._rows.items() if row.terminal == terminal], columns)
+
     def apply(self, batch: Batch) -> None:
         """Takes over the index changes of an accepted batch, in the order of R47."""
-        record = record_of(batch)
-        entry = self._runs.get(batch.run_id)
-        if entry is None:
-            entry = self._runs[batch.run_id] = _Entry(record)
-            insort(self._run_ids, batch.run_id)
+        run_id, row = batch.run_id, batch.row
+        before = self._rows.get(run_id)
+        if before is None:
+            self._insert(self._run_ids, run_id)
         else:
-            self._count(entry.record, -1)
-            entry.record = record
-        self._count(record, +1)
-        self._apply_wakeups(entry, batch)
-        self._apply_hooks(entry, batch)
+            self._count(before, -1)
+        self._rows[run_id] = row
+        self._count(row, +1)
+        self._apply_wakeups(batch)
+        self._apply_hooks(batch)
         for linked in batch.links:
-            entry.linked.add(linked)
-            self._named_by.setdefault(linked, set()).add(batch.run_id)
+            self._links_of.setdefault(run_id, set()).add(linked)
+            self._named_by.setdefault(linked, set()).add(run_id)
 
     def remove(self, run_id: str) -> None:
         """Forgets a run that was pruned, all but its tombstone (R51)."""
-        entry = self._runs.pop(run_id)
+        self._count(self._rows.pop(run_id), -1)
         del self._run_ids[bisect_left(self._run_ids, run_id)]
-        self._count(entry.record, -1)
-        for kind, subject_id in list(entry.wakeups):
-            self._drop_wakeup(entry, kind, subject_id)
-        for hook_id in list(entry.hooks):
-            self._drop_hook(entry, hook_id)
-        for linked in entry.linked:
+        self._drop_wakeups(run_id, list(self._wakeups_of.get(run_id, ())))
+        self._drop_hooks(run_id, list(self._hooks_of.get(run_id, ())))
+        for linked in self._links_of.pop(run_id, ()):
             self._named_by[linked].discard(run_id)
             if not self._named_by[linked]:
                 del self._named_by[linked]
@@ -136,60 +139,54 @@ class MemoryIndex:
         self.history_holds.pop(run_id, None)
         self.tombstones.add(run_id)
 
-    def record(self, run_id: str) -> RunRecord | None:
-        """The run's row, None for a run that does not exist."""
-        entry = self._runs.get(run_id)
-        return None if entry is None else replace(entry.record, hold=self.leases[run_id].hold)
+    def _apply_wakeups(self, batch: Batch) -> None:
+        run_id, upserts = batch.run_id, [(w.kind, w.subject_id, w.due) for w in batch.upsert_wakeups]
+        if run_id in self._wakeups_of:
+            gone = [(kind, subject_id) for kind, subject_id, _ in upserts]
+            gone += [(w.kind, w.subject_id) for w in batch.delete_wakeups]
+            self._drop_wakeups(run_id, list(self._wakeups_of[run_id]) if batch.clear_wakeups else gone)
+        for kind, subject_id, due in upserts:
+            self._wakeups_of.setdefault(run_id, {})[kind, subject_id] = due
+            self._insert(self._due, (due, run_id, RANK[kind], subject_id))
 
-    def linked(self, run_id: str) -> set[str]:
-        """The runs that this one names or that name it."""
-        entry = self._runs.get(run_id)
-        return (entry.linked if entry is not None else set()) | self._named_by.get(run_id, set())
-
-    def _apply_wakeups(self, entry: _Entry, batch: Batch) -> None:
-        gone = list(entry.wakeups) if batch.clear_wakeups else [(w.kind, w.subject_id) for w in batch.delete_wakeups]
+    def _drop_wakeups(self, run_id: str, gone: Sequence[tuple[str, str]]) -> None:
+        held = self._wakeups_of.get(run_id, {})
         for kind, subject_id in gone:
-            self._drop_wakeup(entry, kind, subject_id)
-        for wakeup in batch.upsert_wakeups:
-            self._drop_wakeup(entry, wakeup.kind, wakeup.subject_id)
-            entry.wakeups[wakeup.kind, wakeup.subject_id] = wakeup.due
-            insort(self._due, (wakeup.due, batch.run_id, RANK[wakeup.kind], wakeup.subject_id))
+            due = held.pop((kind, subject_id), None)
+            if due is not None:
+                del self._due[bisect_left(self._due, (due, run_id, RANK[kind], subject_id))]
+        if not held:
+            self._wakeups_of.pop(run_id, None)
 
-    def _drop_wakeup(self, entry: _Entry, kind: str, subject_id: str) -> None:
-        due = entry.wakeups.pop((kind, subject_id), None)
-        if due is not None:
-            del self._due[bisect_left(self._due, (due, entry.record.run_id, RANK[kind], subject_id))]
-
-    def _apply_hooks(self, entry: _Entry, batch: Batch) -> None:
-        for hook_id in list(entry.hooks) if batch.clear_hooks else [h.hook_id for h in batch.delete_hooks]:
-            self._drop_hook(entry, hook_id)
+    def _apply_hooks(self, batch: Batch) -> None:
+        run_id = batch.run_id
+        if run_id in self._hooks_of:
+            gone = [hook.hook_id for hook in batch.delete_hooks]
+            self._drop_hooks(run_id, list(self._hooks_of[run_id]) if batch.clear_hooks else gone)
         for hook in batch.insert_hooks:
-            entry.hooks[hook.hook_id] = hook.token_hash
-            insort(self._hooks, (batch.run_id, hook.hook_id))
-            insort(self._owners.setdefault(hook.token_hash, []), (batch.run_id, hook.hook_id))
+            self._hooks_of.setdefault(run_id, {})[hook.hook_id] = hook.token_hash
+            self._insert(self._hooks, (run_id, hook.hook_id))
+            insort(self._owners.setdefault(hook.token_hash, []), (run_id, hook.hook_id))
 
-    def _drop_hook(self, entry: _Entry, hook_id: str) -> None:
-        token_hash = entry.hooks.pop(hook_id, None)
-        if token_hash is None:
-            return
-        key = (entry.record.run_id, hook_id)
-        del self._hooks[bisect_left(self._hooks, key)]
-        owners = self._owners[token_hash]
-        owners.remove(key)
-        if not owners:
-            del self._owners[token_hash]
+    def _drop_hooks(self, run_id: str, gone: Sequence[str]) -> None:
+        held = self._hooks_of.get(run_id, {})
+        for hook_id in gone:
+            token_hash = held.pop(hook_id, None)
+            if token_hash is not None:
+                del self._hooks[bisect_left(self._hooks, (run_id, hook_id))]
+                owners = self._owners[token_hash]
+                owners.remove((run_id, hook_id))
+                if not owners:
+                    del self._owners[token_hash]
+        if not held:
+            self._hooks_of.pop(run_id, None)
 
-    def _count(self, record: RunRecord, by: int) -> None:
-        key, tallies = (record.status, record.terminal), self._tallies.setdefault(record.build, {})
-        tally = tallies.get(key) or Tally(record.status, record.terminal, 0, 0, 0, 0)
-        tallies[key] = Tally(
-            tally.status,
-            tally.terminal,
-            tally.runs + by,
-            tally.open_waits + by * record.open_waits,
-            tally.active_hooks + by * record.active_hooks,
-            tally.pending_retries + by * record.pending_retries,
-        )
+    def _count(self, row: RunRow, by: int) -> None:
+        counts = self._tallies.setdefault((row.build, row.status, row.terminal), [0, 0, 0, 0])
+        counts[0] += by
+        counts[1] += by * row.open_waits
+        counts[2] += by * row.active_hooks
+        counts[3] += by * row.pending_retries
 
     # leases ---------------------------------------------------------------------------------------------------
 
@@ -235,12 +232,12 @@ class MemoryIndex:
         return self.leases.owners()
 
     def _is_wanted(self, run_id: str, wanted: Wanted) -> bool:
-        record = self._runs[run_id].record
-        return run_id not in wanted.besides and wanted.includes(record.name, record.version, record.build)
+        row = self._rows[run_id]
+        return run_id not in wanted.besides and wanted.includes(row.name, row.version, row.build)
 
     def _give(self, run_id: str, owner: str, ttl_ns: int, now: int) -> Claimed:
         row = self.leases[run_id] = leases.claimed(self.leases[run_id], owner, ttl_ns, now)
-        return Claimed(run_id, row.epoch, self._runs[run_id].record.last_sequence, now)
+        return Claimed(run_id, row.epoch, self._rows[run_id].last_sequence, now)
 
     def renew(
         self, owner: str, pairs: Sequence[tuple[str, int]], ttl_ns: int, now: int
@@ -290,7 +287,16 @@ class MemoryIndex:
 
     def _wakeup(self, row: tuple[int, str, int, str]) -> Wakeup:
         due, run_id, rank, subject_id = row
-        return Wakeup(run_id, KINDS[rank], subject_id, due, self._runs[run_id].record.build)
+        return Wakeup(run_id, KINDS[rank], subject_id, due, self._rows[run_id].build)
+
+    def record(self, run_id: str) -> RunRecord | None:
+        """The run's row, None for a run that does not exist."""
+        row = self._rows.get(run_id)
+        return None if row is None else record_of(run_id, row, self.leases[run_id].hold)
+
+    def linked(self, run_id: str) -> set[str]:
+        """The runs that this one names or that name it."""
+        return self._links_of.get(run_id, set()) | self._named_by.get(run_id, set())
 
     def find_hooks(self, token_hash: bytes) -> list[ActiveHook]:
         """Active hooks with that token hash, by (run id, hook id)."""
@@ -304,14 +310,12 @@ class MemoryIndex:
         """One page of the run index, by run id."""
         run_ids = self.leases.held() if filter.held else self._run_ids
         start = 0 if after is None else bisect_right(run_ids, after)
-        found: list[RunRecord] = []
-        for run_id in islice(run_ids, start, None):
-            record = replace(self._runs[run_id].record, hold=self.leases[run_id].hold)
-            if matches(filter, record):
-                found.append(record)
-                if len(found) > limit:
-                    break
-        return page_of(found, limit)
+        found = (
+            record_of(run_id, self._rows[run_id], self.leases[run_id].hold)
+            for run_id in islice(run_ids, start, None)
+            if matches(filter, self._rows[run_id], self.leases[run_id].hold)
+        )
+        return page_of(list(islice(found, limit + 1)), limit)
 
     def run_ids(self) -> list[str]:
         """All run ids, sorted by bytes."""
@@ -319,12 +323,15 @@ class MemoryIndex:
 
     def summary(self) -> RunSummary:
         """The counters of spec 2.7."""
-        return summary_of(tally for tallies in self._tallies.values() for tally in tallies.values())
+        return summary_of(Tally(status, terminal, *counts) for (_, status, terminal), counts in self._tallies.items())
 
     def summary_by_build(self) -> dict[str | None, RunSummary]:
         """The same for each build that has runs."""
-        found = {build: summary_of(tallies.values()) for build, tallies in self._tallies.items()}
-        return {build: summary for build, summary in found.items() if summary.total_runs}
+        by_build: dict[str | None, list[Tally]] = {}
+        for (build, status, terminal), counts in self._tallies.items():
+            if counts[0]:
+                by_build.setdefault(build, []).append(Tally(status, terminal, *counts))
+        return {build: summary_of(tallies) for build, tallies in by_build.items()}
 
     def runnable(self, now: int, clock: int, after: tuple[int, str] | None, limit: int) -> RunnablePage:
         """As `FlowEventStore.runnable`."""
@@ -337,13 +344,10 @@ class MemoryIndex:
         return runnable_page(rows, now, clock, limit, self._later(now))
 
     def _runnable_row(self, claim_at: int, run_id: str, now: int) -> RunnableRow:
-        entry, lease = self._runs[run_id], self.leases[run_id]
-        due = [kind for (kind, _), at in entry.wakeups.items() if at <= now]
+        row, lease = self._rows[run_id], self.leases[run_id]
+        due = [kind for (kind, _), at in self._wakeups_of.get(run_id, _NONE).items() if at <= now]
         waits = lease.owner is not None or lease.not_before is not None
-        record = entry.record
-        return RunnableRow(
-            claim_at, run_id, record.build, record.last_sequence, waits, due.count("wait"), due.count("retry")
-        )
+        return RunnableRow(claim_at, run_id, row.build, row.last_sequence, waits, due.count("wait"), due.count("retry"))
 
     def _later(self, now: int) -> int | None:
         for claim_at, run_id in self.leases.in_order((now // 1000, "\U0010ffff")):

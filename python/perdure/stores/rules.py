@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from perdure.errors import EventConflict, FlowError, HookTokenConflict, RunConflict, RunNotFound
 from perdure.instant import parse_instant
-from perdure.kernel import Batch
+from perdure.kernel import RunRow
 from perdure.stores import leases
 from perdure.stores.base import ActiveHook, Append, RunFilter, RunPage, RunRecord, RunSummary
 
@@ -117,11 +117,10 @@ def record_from(row: Sequence[Any]) -> RunRecord:
     )
 
 
-def record_of(batch: Batch) -> RunRecord:
-    """The run's row after `batch`, apart from the kernel's objects and from its hold."""
-    row = batch.row
+def record_of(run_id: str, row: RunRow, hold: str | None) -> RunRecord:
+    """What a listing shows of a run."""
     return RunRecord(
-        batch.run_id,
+        run_id,
         row.name,
         row.version,
         row.build,
@@ -134,18 +133,19 @@ def record_of(batch: Batch) -> RunRecord:
         row.updated_at,
         row.ended_at,
         row.last_sequence,
+        hold,
     )
 
 
-def matches(filter: RunFilter, record: RunRecord) -> bool:
-    """Whether every field given in `filter` holds for `record`."""
+def matches(filter: RunFilter, row: RunRow, hold: str | None) -> bool:
+    """Whether every field given in `filter` holds for a run."""
     return (
-        (filter.status is None or record.status in filter.status)
-        and (filter.name is None or record.name == filter.name)
-        and (filter.version is None or record.version == filter.version)
-        and (filter.build is None or record.build == filter.build)
-        and (filter.terminal is None or record.terminal == filter.terminal)
-        and (filter.held is None or (record.hold is not None) == filter.held)
+        (filter.status is None or row.status in filter.status)
+        and (filter.name is None or row.name == filter.name)
+        and (filter.version is None or row.version == filter.version)
+        and (filter.build is None or row.build == filter.build)
+        and (filter.terminal is None or row.terminal == filter.terminal)
+        and (filter.held is None or (hold is not None) == filter.held)
     )
 
 
