@@ -55,7 +55,7 @@ test-rust: $(BUILDER)
 
 test-python: $(KERNEL) $(TOOLS)
 	@echo "==> Python tests, both kernels"
-	@$(PY) -m pytest
+	@$(PY) -m pytest --numprocesses auto --maxprocesses 4 -p no:benchmark
 
 SEEDS ?= 10000
 SEED ?= 0
