@@ -243,6 +243,9 @@ if TYPE_CHECKING:
     from perdure.values import (
         WorkflowProgress as WorkflowProgress,
     )
+    from perdure.worker import (
+        FlowWorker as FlowWorker,
+    )
 
 __all__ = [
     "BlockingFlowEngine",
@@ -261,6 +264,7 @@ __all__ = [
     "FlowError",
     "FlowEventStore",
     "FlowRuntime",
+    "FlowWorker",
     "ForeignAwaitError",
     "HistoryLimitExceeded",
     "HookCallbackRoute",
@@ -347,6 +351,7 @@ _HOMES: Final[dict[str, str]] = {
         "perdure.stores",
     ),
     **dict.fromkeys(("CancellationRequest", "ChildOperationReference", "WorkflowProgress"), "perdure.values"),
+    **dict.fromkeys(("FlowWorker",), "perdure.worker"),
 }
 """Where each name lives; what is not listed is an error. Names are loaded when first used, so that `import perdure` is quick."""
 
