@@ -5,21 +5,18 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-import socket
-import subprocess
-import time
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import psycopg
 import pytest
+from stores.pgbouncer import pooled_by_transaction
 
 from perdure.kernel import load
 from perdure.stores.base import Committed
 from perdure.stores.postgres import PostgresEventStore
 from perdure.testing._stories import START, Story, created, started, wait
-from perdure.testing.postgres import PostgresServer, ServerNotFound, find_binaries, packaged_binaries, shared_server
+from perdure.testing.postgres import PostgresServer, ServerNotFound, find_binaries, packaged_binaries
 
 PURE = load("pure")
 
@@ -67,62 +64,11 @@ def test_no_binaries_anywhere_is_told_with_the_way_out(monkeypatch: pytest.Monke
 
 # PgBouncer ---------------------------------------------------------------------------------------------------
 
-_SETTINGS = """
-[databases]
-postgres = host=127.0.0.1 port={server} user=postgres
-[pgbouncer]
-listen_addr = 127.0.0.1
-listen_port = {port}
-unix_socket_dir =
-auth_type = any
-pool_mode = transaction
-default_pool_size = 2
-logfile = {folder}/log
-"""
-
-
-def find_pgbouncer(folder: Path) -> Path:
-    """PgBouncer's binary: an installed one, or else that of Debian's package, unpacked into `folder`."""
-    found = shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
-    if found is not None:
-        return Path(found)
-    packages = "pgbouncer libc-ares2 libevent-2.1-7".split()
-    subprocess.run(["apt-get", "download", *packages], cwd=folder, check=True, capture_output=True)
-    for package in folder.glob("*.deb"):
-        subprocess.run(["dpkg", "-x", package.name, "."], cwd=folder, check=True)
-    return folder / "usr/sbin/pgbouncer"
-
 
 @pytest.fixture
 def pgbouncer(tmp_path: Path) -> Iterator[str]:
-    """The address of a PgBouncer that pools by transaction: two server sessions for all clients."""
-    binary = find_pgbouncer(tmp_path)
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    settings = tmp_path / "settings.ini"
-    settings.write_text(_SETTINGS.format(server=shared_server().port, port=port, folder=tmp_path))
-    command = [str(binary), str(settings)]
-    if os.geteuid() == 0:
-        # It refuses root, and so it must be able to read and write what root made.
-        for path in (tmp_path, *tmp_path.parents[:2]):
-            path.chmod(0o777)
-        command = [command[0], "-u", "nobody", command[1]]
-    libraries = {"LD_LIBRARY_PATH": f"{tmp_path}/usr/lib/x86_64-linux-gnu"}
-    process = subprocess.Popen(
-        command, env=os.environ | libraries, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    address = f"postgresql://postgres@127.0.0.1:{port}/postgres"
-    for _ in range(500):
-        try:
-            psycopg.connect(address).close()
-            break
-        except psycopg.OperationalError:
-            assert process.poll() is None, (tmp_path / "log").read_text()
-            time.sleep(0.02)
-    yield address
-    process.terminate()
-    process.wait()
+    with pooled_by_transaction(tmp_path) as address:
+        yield address
 
 
 def test_stores_share_sessions_behind_pgbouncer(pgbouncer: str) -> None:
