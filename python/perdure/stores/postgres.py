@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal, Self, TypeVar
 
 import psycopg
 
@@ -33,6 +33,7 @@ from perdure.stores.postgres_database import Connection, PostgresDatabase, Prepa
 from perdure.stores.postgres_group import AsyncGroupCommitter
 from perdure.stores.postgres_hints import PostgresHints, channel_of
 from perdure.stores.postgres_pool import PostgresPool, is_stale
+from perdure.stores.postgres_retention import Ask, PostgresRetention
 from perdure.stores.postgres_steps import STEP, STEPS, arguments_of_one, arguments_of_steps, is_step
 from perdure.stores.rules import (
     ALL_RUNS,
@@ -54,6 +55,7 @@ Row = tuple[Any, ...]
 _Lender = Callable[[PostgresPool], AbstractAsyncContextManager[Connection]]
 
 _TRIES: Final = 5
+T = TypeVar("T")
 _FEWEST_CONNECTIONS: Final = 2
 
 HISTORY: Final = """
@@ -83,7 +85,7 @@ CHANGES: Final = "SELECT hashtextextended(pg_current_snapshot()::text, 0)"
 """A snapshot names every transaction that had ended by then, so it differs once another one has."""
 
 
-class PostgresEventStore:
+class PostgresEventStore(PostgresRetention):
     """Histories and index in one schema of a PostgreSQL database (14 or newer, UTF-8).
 
     `address`: `postgresql://user@host:port/database`, or libpq's `key=value` form. Each `schema` is a store of its own; one
@@ -459,12 +461,37 @@ class PostgresEventStore:
                     if tries == _TRIES or not is_contention(error):
                         raise self._database.failure(error, "writing") from None
 
+    async def _transact(self, work: Callable[[Connection, Ask], Awaitable[T]]) -> T:
+        """Runs `work` in one transaction, again after contention, so `work` keeps nothing from one try to the next. Raises as
+        `_change`."""
+        pool, tries = await self._opened(), 0
+        while True:
+            tries += 1
+            async with pool.lend() as connection:
+
+                async def ask(statement: str, *values: object, connection: Connection = connection) -> list[Row]:
+                    return await self._ask(connection, statement, values)
+
+                try:
+                    async with connection.transaction():
+                        await connection.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
+                        return await work(connection, ask)
+                except psycopg.Error as error:
+                    if is_lost(error):
+                        await connection.close()
+                        raise self._database.unknown("the connection was lost") from None
+                    if tries == _TRIES or not is_contention(error):
+                        raise self._database.failure(error, "writing") from None
+
+    def _sql(self, statement: str) -> str:
+        return self._database.sql(statement)
+
     async def _ask(self, connection: Connection, statement: str, values: tuple[object, ...]) -> list[Row]:
         """Raises what psycopg raises, with a server that does not answer in time among what is lost."""
         try:
             async with asyncio.timeout(self._answer_seconds):
                 cursor = await connection.execute(self._database.sql(statement), values, binary=True)
-                return await cursor.fetchall()
+                return await cursor.fetchall() if cursor.description else []
         except TimeoutError:
             await connection.close()
             raise psycopg.OperationalError(f"no answer in {self._answer_seconds:g} s") from None
