@@ -418,7 +418,9 @@ class PostgresEventStore(PostgresRetention):
         if self._pool is None:
             async with self._opening:
                 if self._pool is None:
-                    await self._database.prepare(self._wait_seconds, migrate=self._migrate)
+                    now = await self._database.prepare(self._wait_seconds, migrate=self._migrate)
+                    # Until here it was this process's own clock, which may be wrong (R45).
+                    self._reading = (now, time.monotonic_ns())
                     self._loop = asyncio.get_running_loop()
                     self._pool = PostgresPool(self._database, self._pool_size, self._wait_seconds)
         if self._loop is not asyncio.get_running_loop():

@@ -98,8 +98,9 @@ class PostgresDatabase:
         register(connection.adapters)
         return connection
 
-    async def prepare(self, wait_seconds: float, *, migrate: bool) -> None:
-        """Brings the schema to this release's state, or with `migrate` false refuses one that is in another.
+    async def prepare(self, wait_seconds: float, *, migrate: bool) -> int:
+        """Brings the schema to this release's state, or with `migrate` false refuses one that is in another. Gives the server's
+        clock, ns.
 
         Raises `StoreError` for a database that is not ours to use, `StoreUnavailable` if it cannot be reached now."""
         # A migration is many statements in one text, which cannot be prepared.
@@ -108,6 +109,8 @@ class PostgresDatabase:
                 await self._prepare(connection, bundled("postgres"), migrate)
                 if self.prepare_threshold == "auto" and not await is_pooled(connection):
                     self._options["prepare_threshold"] = _USES_BEFORE_PREPARING
+                ((now,),) = await (await connection.execute(self.sql("SELECT @schema@.flow_clock()"))).fetchall()
+                return int(now)
             except psycopg.Error as error:
                 raise self.failure(error, "opening it") from None
 
