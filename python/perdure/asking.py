@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from perdure.attempts import plan_of
+from perdure.codec import Coding
 from perdure.commands import RuntimeCommand
 from perdure.effects import Asked, HistoryNeeded
 from perdure.errors import FlowError, StepNotRegistered, WorkflowNotRegistered, WorkflowRaised
@@ -23,7 +24,8 @@ _PACKAGE: Final = str(Path(__file__).parent)
 class RuntimeProgram:
     """Asks one run's workflow and looks up its steps."""
 
-    def __init__(self, runtime: FlowRuntime, run_id: str) -> None:
+    def __init__(self, runtime: FlowRuntime, run_id: str, coding: Coding | None = None) -> None:
+        self._coding = coding
         self._runtime = runtime
         self._run_id = run_id
         self._spec = WorkflowSpec.from_json(b"{}")
@@ -35,13 +37,15 @@ class RuntimeProgram:
         if (raw := reads.spec) != self._raw_spec:  # a run's spec never changes; it is read once per drive
             self._spec, self._raw_spec = WorkflowSpec.from_json(raw), raw
         spec = self._spec
-        invocation = WorkflowInvocation(self._run_id, spec, reads, lambda: Envelope.parse_lines(history()))
+        plain = reads if self._coding is None else self._coding.reads(reads)
+        invocation = WorkflowInvocation(self._run_id, spec, plain, lambda: self._envelopes(history()))
         try:
             command: object = self._runtime.run_workflow(invocation)  # whatever a host returns
             if not isinstance(command, RuntimeCommand):
                 given = type(command).__name__
                 raise TypeError(f"it returned {given}; return a command such as ctx.complete(...)")
-            return Asked(command.to_json(), command.timeouts)
+            text = command.to_json()
+            return Asked(text if self._coding is None else self._coding.command(text, reads), command.timeouts)
         except FlowError as error:
             error.run_id = error.run_id or self._run_id
             raise
@@ -49,6 +53,10 @@ class RuntimeProgram:
             raise
         except BaseException as error:  # also a CancelledError: it is not this task that was cancelled
             raise self._raised(error) from error
+
+    def _envelopes(self, lines: bytes) -> list[Envelope]:
+        found = Envelope.parse_lines(lines)
+        return found if self._coding is None else [self._coding.envelope(envelope) for envelope in found]
 
     def _raised(self, error: BaseException) -> WorkflowRaised:
         spec = self._spec

@@ -7,10 +7,12 @@ import inspect
 import logging
 from collections.abc import Callable
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 from typing import Final, cast
 
+from perdure.codec import Coding, PayloadPlace
 from perdure.effects import Attempt, Outcome
 from perdure.errors import RetryAfter
 from perdure.flow import FlowRuntime, StepInvocation
@@ -50,6 +52,7 @@ class Attempts:
     grace: timedelta
     lingering: set[asyncio.Task[object]]
     on_outcome: Callable[[], None]
+    coding: Coding | None = None
     outcomes: list[Outcome] = field(default_factory=list)
     fatal: BaseException | None = None
     _live: dict[tuple[str, int], _Live] = field(default_factory=dict)
@@ -120,10 +123,10 @@ class Attempts:
         STEP_OF.set(self.run_id)
         self._arm(live)
         try:
-            value = self.runtime.run_step(invocation)
+            value = self.runtime.run_step(self._plain(invocation))
             if inspect.isawaitable(value):
                 value = await value
-            result = completed_outcome(value, self.record_tracebacks)
+            result = self._completed(value, invocation)
         except asyncio.CancelledError as error:
             if live.over:  # ours: the attempt was let go
                 raise
@@ -137,13 +140,26 @@ class Attempts:
     def _result_of(self, invocation: StepInvocation) -> bytes | BaseException:
         outer = STEP_OF.set(self.run_id)
         try:
-            return completed_outcome(self.runtime.run_step(invocation), self.record_tracebacks)
+            return self._completed(self.runtime.run_step(self._plain(invocation)), invocation)
         except Exception as error:  # noqa: BLE001 - whatever a step raises is its outcome
             return self._failure(error, invocation)
         except BaseException as error:  # noqa: BLE001 - KeyboardInterrupt and SystemExit are handed to the drive
             return error
         finally:
             STEP_OF.reset(outer)
+
+    def _plain(self, invocation: StepInvocation) -> StepInvocation:
+        """What the step is called with; an input that cannot be decoded is the step's final failure (R42)."""
+        if self.coding is None:
+            return invocation
+        place = PayloadPlace(self.run_id, "step_input", invocation.step_id)
+        return replace(invocation, input=self.coding.decode(invocation.input, place))
+
+    def _completed(self, value: object, invocation: StepInvocation) -> bytes:
+        if self.coding is None:
+            return completed_outcome(value, self.record_tracebacks)
+        place = PayloadPlace(self.run_id, "step_output", invocation.step_id)
+        return completed_outcome(value, self.record_tracebacks, partial(self.coding.encode, place=place))
 
     def _failure(self, error: BaseException, invocation: StepInvocation) -> bytes:
         if isinstance(error, RetryAfter) and not 0 < (suggested_ms(error.delay) or 0) <= _MAX_SUGGESTION_MS:

@@ -371,7 +371,7 @@ class Drive:
         created = any(s.kind == "created" for s in self._staged)
         yield from self._extend()
         if created and self.opening.start is not None:
-            self.run.control(self.opening.start, self.clock())
+            self._compare_start(self.opening.start)
 
     def _restarted(self, reads: Reads) -> list[tuple[str, int]]:
         """Attempts that follow a staged immediate retry; each keeps the slot of the one before it (R25, R26)."""
@@ -407,8 +407,13 @@ class Drive:
         self._staged = kept
         if created and self.run.last_sequence and self.opening.start is not None:
             self._staged = []
-            self.run.control(self.opening.start, self.clock())  # another start won: spec and input are compared (R17)
+            self._compare_start(self.opening.start)
             self._staged = self._repair()
+
+    def _compare_start(self, start: bytes) -> None:
+        """Another start won: spec and input are compared with this one's (R17)."""
+        again = self.opening.start_again
+        self.run.control(start if again is None else again(self.run), self.clock())
 
     def _extend(self) -> Steps:
         tail = yield from self._load(self.run.last_sequence)

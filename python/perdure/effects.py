@@ -179,7 +179,8 @@ class DriveOptions:
 class Opening:
     """How a drive begins. `start`: the JSON of the start call, for a run that may not exist yet (R17).
     `due`: complete the waits due at this instant with the first commit (R9). `held`: the caller claimed the lease.
-    `take_over`: another owner's live lease does not stand in the way (R2)."""
+    `take_over`: another owner's live lease does not stand in the way (R2). `start_again` gives the start call as it is
+    compared with a run that another created: with a codec, its input in the recorded bytes where it is equal (R42)."""
 
     horizon: int
     start: bytes | None = None
@@ -187,3 +188,4 @@ class Opening:
     held: bool = False
     take_over: bool = False
     worker: bool = False  # its failures are counted on the run (R44)
+    start_again: Callable[[Reads], bytes] | None = None

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from hashlib import sha256
 from os import PathLike, fspath
 from random import Random
@@ -24,6 +25,7 @@ from perdure import payload
 from perdure.asking import RuntimeProgram, spec_of
 from perdure.attempts import STEP_OF, Attempts
 from perdure.builds import RuntimeBuildCompatibility, admit
+from perdure.codec import Coding, PayloadCodec
 from perdure.effects import Accepted, CommitMode, DriveOptions, Opening, Outcome
 from perdure.errors import (
     CallFromOwnStep,
@@ -127,7 +129,7 @@ class FlowEngine(Inspection):
     refused, None to wait for them (R14); `lease`, `lease_ttl` and `poll_interval` for other
     engines' appends (R2); `max_failures` of a worker's drives before a hold (R44); `max_history_events` (R6);
     `cache_bytes` of idle projections, counted by their histories; `observer` and its queue's `observer_limit` (R52);
-    `random` for back-off only.
+    `random` for back-off only; `codec` for what payloads are stored as (R42).
     """
 
     def __init__(
@@ -155,6 +157,7 @@ class FlowEngine(Inspection):
         observer: Observer | None = None,
         observer_limit: int = 10_000,
         random: Random | None = None,
+        codec: PayloadCodec | None = None,
     ) -> None:
         _check_runtime(runtime, commit)
         _check_counts(concurrency=concurrency, max_failures=max_failures, max_history_events=max_history_events)
@@ -167,6 +170,7 @@ class FlowEngine(Inspection):
         self.runtime = runtime
         self.builds = builds
         self._kernel = kernels.load(kernel)
+        self._coding = None if codec is None else Coding(codec, self._kernel.json_equal)
         self._threads = StepThreads()
         self._lingering: set[asyncio.Task[object]] = set()
         self._limit = max(1, max_replay_iterations)
@@ -188,7 +192,7 @@ class FlowEngine(Inspection):
             max_event_bytes=max_event_bytes,
             patience_seconds=store_patience.total_seconds(),
             clock=clock or self._store.clock,
-            program=lambda run_id: RuntimeProgram(runtime, run_id),
+            program=lambda run_id: RuntimeProgram(runtime, run_id, self._coding),
             attempts=self._attempts,
             discarded=_log_discarded,
             committed=self._observe,
@@ -571,6 +575,8 @@ class FlowEngine(Inspection):
         waits due) rides on its first commit (R9, R17)."""
         for _ in range(self._limit):
             clock = session.clock()
+            if self._coding is not None:
+                call.text = self._coding.call(call.call, run)
             control = run.control(call.text, clock)
             if control.admit:
                 admit(self.builds, session.run_id, self._build(run, call))
@@ -622,6 +628,7 @@ class FlowEngine(Inspection):
                 held=session.epoch is not None,
                 take_over=call.take_over,
                 worker=worker,
+                start_again=None if self._coding is None else partial(self._coding.call, call.call),
             )
             active, joined = session.begin(opening), False
             self._keeper.wake()
@@ -704,7 +711,8 @@ class FlowEngine(Inspection):
 
     def _attempts(self, run_id: str, on_outcome: Callable[[], None]) -> Attempts:
         return Attempts(
-            self.runtime, run_id, self._threads, self._record_tracebacks, self._grace, self._lingering, on_outcome
+            *(self.runtime, run_id, self._threads, self._record_tracebacks, self._grace, self._lingering, on_outcome),
+            coding=self._coding,
         )
 
 

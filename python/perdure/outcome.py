@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
@@ -18,10 +19,11 @@ MAX_TRACEBACK_BYTES: Final = 32 * 1024
 _PACKAGE: Final = str(Path(__file__).parent)
 
 
-def completed_outcome(value: object, record_traceback: bool = False) -> bytes:
-    """The outcome of an attempt that returned `value`; what cannot be stored is a final failure (R15). Never raises."""
+def completed_outcome(value: object, record_traceback: bool = False, seal: Callable[[bytes], bytes] = bytes) -> bytes:
+    """The outcome of an attempt that returned `value`, its JSON as `seal` stores it; what cannot be stored is a final
+    failure (R15). Never raises."""
     try:
-        return object_json([("type", b'"completed"'), ("output", encode(value))])
+        return object_json([("type", b'"completed"'), ("output", seal(encode(value)))])
     except Serialization as error:
         return failure_outcome(error, record_traceback)
 
