@@ -106,11 +106,12 @@ async def test_each_schema_is_a_store_of_its_own(schema: str) -> None:
 
 
 @on_schemas
-async def test_a_wrong_clock_of_the_process_does_not_count(schema: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_wrong_clock_of_the_process_does_not_count(schema: str) -> None:
     """R45: the server's clock, from the first answer on, also where ours is ahead of it."""
     true = time.time_ns()
-    monkeypatch.setattr(time, "time_ns", lambda: true + 600 * SECOND)
-    store = await PostgresEventStore.connect(url(), schema=schema)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(time, "time_ns", lambda: true + 600 * SECOND)
+        store = await PostgresEventStore.connect(url(), schema=schema)
     assert store.clock() - true < 300 * SECOND
     await store.close()
 
