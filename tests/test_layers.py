@@ -76,6 +76,11 @@ LAYERS: dict[str, Layer] = {
     "rebuild": Layer(("rebuild",), uses=("leaf", "seam")),
     # What pruning may delete, once for all stores.
     "retention": Layer(("retention",), uses=("leaf", "store protocol")),
+    # Histories from one store into another.
+    "exchange": Layer(
+        ("exchange",),
+        uses=("leaf", "seam", "model", "rebuild", "store protocol", "stores", "exchange"),
+    ),
     "stores": Layer(
         ("stores",),
         uses=("leaf", "model", "seam", "store protocol", "rebuild", "retention", "stores"),
@@ -102,7 +107,7 @@ LAYERS: dict[str, Layer] = {
         ("__main__", "demo", "observe", "cli", "web", "testing", "contrib"),
         uses=(
             *("leaf", "seam", "model", "authoring", "drive", "store protocol", "stores", "shells", "dispatch"),
-            *("surface", "edges"),
+            *("retention", "exchange", "surface", "edges"),
         ),
         third_party=(
             *("orjson", "msgspec", "typer", "rich", "starlette", "uvicorn", "jinja2", "opentelemetry"),

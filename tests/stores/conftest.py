@@ -5,5 +5,8 @@ from __future__ import annotations
 import pytest
 
 pytest.register_assert_rewrite(
-    *(f"perdure.testing.{name}" for name in ("store_contract", "_lease_contract", "_retention_contract", "_store_suite", "_stories"))
+    *(
+        f"perdure.testing.{name}"
+        for name in ("store_contract", "_lease_contract", "_retention_contract", "_store_suite", "_stories")
+    )
 )
