@@ -47,6 +47,7 @@ from perdure.stores.rules import (
     summary_of,
 )
 from perdure.stores.runnable import POSTGRES_LATER, POSTGRES_ROWS, START, bound, runnable_page, summaries_of
+from perdure.stores.task_rows import TaskRows
 
 __all__ = ["Durability", "PostgresEventStore"]
 
@@ -397,6 +398,15 @@ class PostgresEventStore(PostgresRetention):
             listen_address=self._database.listen_address,
             migrate=self._migrate,
         )
+
+    def task_rows(self) -> TaskRows:
+        """The task queues in this schema, which `DurableTaskQueue` reads and writes."""
+        from perdure.stores.postgres_queue import PostgresTaskRows
+
+        async def change(statement: str, *values: object) -> list[Row]:
+            return await self._change(PostgresPool.lend, statement, values)
+
+        return PostgresTaskRows(self._rows, change, self._test_time, self.clock, self._channel)
 
     def clock(self) -> int:
         """As `FlowEventStore.clock`: the server's, as last heard, and the time since."""

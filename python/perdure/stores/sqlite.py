@@ -46,6 +46,7 @@ from perdure.stores.sqlite_checkpoint import Checkpointer
 from perdure.stores.sqlite_file import SqliteFile, Synchronous
 from perdure.stores.sqlite_retention import SqliteRetention
 from perdure.stores.sqlite_writer import SqliteWriter
+from perdure.stores.task_rows import TaskRows
 
 __all__ = ["SqliteEventStore"]
 
@@ -296,6 +297,12 @@ class SqliteEventStore(SqliteRetention):
     def elsewhere(self) -> Self:
         """As `FlowEventStore.elsewhere`: its threads answer any loop."""
         return self
+
+    def task_rows(self) -> TaskRows:
+        """The task queues in this file, which `DurableTaskQueue` reads and writes."""
+        from perdure.stores.sqlite_queue import SqliteTaskRows
+
+        return SqliteTaskRows(self._read, self._transact, self._clock)
 
     def clock(self) -> int:
         """As `FlowEventStore.clock`."""
