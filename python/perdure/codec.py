@@ -131,6 +131,21 @@ class Coding:
         event[name] = msgspec.Raw(self.decode(bytes(event[name]), PayloadPlace(envelope.run_id, kind, subject)))
         return replace(envelope, raw=_object(event))
 
+    def entry(self, entry: bytes, run_id: str) -> bytes:
+        """One step or hook of a snapshot as its own JSON, with plain payloads."""
+        found = _OBJECT.decode(entry)
+        owner = "step" if "step_id" in found else "hook"
+        subject, status = _text(found[f"{owner}_id"]), _text(found["status"])
+        spots: list[tuple[str, PayloadKind, bool]] = (
+            [("input", "step_input", True), ("output", "step_output", status == "completed")]
+            if owner == "step"
+            else [("metadata", "hook_metadata", True), ("payload", "hook_payload", status == "received")]
+        )
+        for name, kind, there in spots:
+            if there:
+                found[name] = msgspec.Raw(self.decode(bytes(found[name]), PayloadPlace(run_id, kind, subject)))
+        return _object(found)
+
     def command(self, command: bytes, reads: Reads) -> bytes:
         """A command's JSON as the kernel judges and stores it; `reads` are the recorded ones. Raises
         `NonDeterministic` with plain values for work that came back with another payload, as no one could compare the

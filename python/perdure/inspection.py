@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from perdure import payload
+from perdure.codec import Coding
 from perdure.errors import RunNotFound
 from perdure.kernel import Run
 from perdure.model import WorkflowRunSnapshot
@@ -32,9 +33,12 @@ class Inspection(ABC):
     async def read(self, run_id: str, look: Callable[[Run], T]) -> T:
         """What `look` says of the run, its latest events folded. Raises `RunNotFound`."""
 
+    _coding: Coding | None = None
+    """The engine's codec, through which payloads are read (R42)."""
+
     async def snapshot(self, run_id: str) -> WorkflowRunSnapshot:
         """The run as it stands. Raises `RunNotFound`."""
-        return await self.read(run_id, lambda run: WorkflowRunSnapshot(run.snapshot()))
+        return await self.read(run_id, lambda run: WorkflowRunSnapshot(run.snapshot(), self._coding))
 
     async def list_run_ids(self) -> list[str]:
         """All run ids, sorted."""
@@ -76,7 +80,7 @@ class Inspection(ABC):
         Its `due` says whether `now` has reached it."""
         moment = moment_ns("now", now)
         while (wakeup := await self.store.next_scheduled_wakeup()) is not None:
-            look = partial(_suspensions, now=moment, only=(wakeup.kind, wakeup.subject_id))
+            look = partial(_suspensions, coding=self._coding, now=moment, only=(wakeup.kind, wakeup.subject_id))
             if found := await self._look(wakeup.run_id, look):
                 return found[0]
         return None
@@ -87,18 +91,18 @@ class Inspection(ABC):
         moment = moment_ns("now", now)
         found: list[dict[str, Any]] = []
         for run_id in await self._open_run_ids():
-            found += await self._look(run_id, partial(_suspensions, now=moment))
+            found += await self._look(run_id, partial(_suspensions, coding=self._coding, now=moment))
         return found
 
     async def list_active_hooks(self) -> list[dict[str, Any]]:
         """{run_id, hook} of each active hook of an open run, sorted. Holds tokens in clear."""
         found: list[dict[str, Any]] = []
         for run_id in dict.fromkeys(hook.run_id for hook in await self.store.list_active_hooks()):
-            found += await self._look(
-                run_id,
-                lambda run: [{"run_id": run.run_id, "hook": payload.decode(h.to_json())} for h in run.active_hooks()],
-            )
+            found += await self._look(run_id, self._hooks)
         return found
+
+    def _hooks(self, run: Run) -> list[dict[str, Any]]:
+        return [{"run_id": run.run_id, "hook": _entry(hook, run, self._coding)} for hook in run.active_hooks()]
 
     async def _look(self, run_id: str, look: Callable[[Run], list[dict[str, Any]]]) -> list[dict[str, Any]]:
         try:
@@ -116,17 +120,23 @@ class Inspection(ABC):
         return sorted(found)
 
 
-def _suspensions(run: Run, now: int, only: tuple[str, str] | None = None) -> list[dict[str, Any]]:
-    return [_suspension(run, kind, id, due, now) for kind, id, due in run.suspensions() if only in (None, (kind, id))]
+def _suspensions(
+    run: Run, coding: Coding | None, now: int, only: tuple[str, str] | None = None
+) -> list[dict[str, Any]]:
+    found = [(kind, id, due) for kind, id, due in run.suspensions() if only in (None, (kind, id))]
+    return [_suspension(run, coding, kind, id, due, now) for kind, id, due in found]
 
 
-def _suspension(run: Run, kind: str, id: str, due: int | None, now: int) -> dict[str, Any]:
+def _suspension(run: Run, coding: Coding | None, kind: str, id: str, due: int | None, now: int) -> dict[str, Any]:
     item: dict[str, Any] = {"kind": kind, "run_id": run.run_id}
     if due is None:
-        return item | {"hook": _entry(run.hook(id))}
-    entry = {"wait": _entry(run.wait(id))} if kind == "wait" else {"step": _entry(run.step(id))}
+        return item | {"hook": _entry(run.hook(id), run, coding)}
+    entry = {"wait": _entry(run.wait(id), run)} if kind == "wait" else {"step": _entry(run.step(id), run, coding)}
     return item | entry | {"due": due <= now}
 
 
-def _entry(item: Any) -> object:
-    return None if item is None else payload.decode(item.to_json())
+def _entry(item: Any, run: Run, coding: Coding | None = None) -> object:
+    if item is None:
+        return None
+    json: bytes = item.to_json()
+    return payload.decode(json if coding is None else coding.entry(json, run.run_id))

@@ -7,6 +7,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from perdure.codec import Coding, PayloadKind, PayloadPlace
 from perdure.instant import Instant
 from perdure.payload import decode, decode_as
 from perdure.policy import RetryPolicy
@@ -69,13 +70,32 @@ def _value(raw: msgspec.Raw) -> Any:
     return decode(bytes(raw))
 
 
+class _Plain:
+    """The payloads of one run's snapshot as JSON, through the engine's codec if it has one (R42)."""
+
+    __slots__ = ("_coding", "_run_id")
+
+    def __init__(self, run_id: str = "", coding: Coding | None = None) -> None:
+        self._run_id, self._coding = run_id, coding
+
+    def __call__(self, raw: msgspec.Raw, kind: PayloadKind, subject: str = "", *, there: bool = True) -> bytes:
+        """`there`: whether the payload exists; the null of one that does not is nothing a codec made."""
+        stored = bytes(raw)
+        if self._coding is None or not there:
+            return stored
+        return self._coding.decode(stored, PayloadPlace(self._run_id, kind, subject))
+
+
+_AS_STORED: Final = _Plain()
+
+
 class StepSnapshot:
     """One step (spec 02 §2.3). Payloads are decoded when asked for and stay out of the repr."""
 
-    __slots__ = ("_step",)
+    __slots__ = ("_plain", "_step")
 
-    def __init__(self, step: _Step) -> None:
-        self._step = step
+    def __init__(self, step: _Step, plain: _Plain = _AS_STORED) -> None:
+        self._step, self._plain = step, plain
 
     @property
     def step_id(self) -> str:
@@ -92,7 +112,7 @@ class StepSnapshot:
 
     @property
     def input(self) -> Any:
-        return _value(self._step.input)
+        return decode(self._plain(self._step.input, "step_input", self.step_id))
 
     @property
     def retry(self) -> RetryPolicy:
@@ -101,12 +121,12 @@ class StepSnapshot:
     @property
     def output(self) -> Any:
         """The output; None also while there is none, see `status`."""
-        return _value(self._step.output)
+        return decode(self.output_json)
 
     @property
     def output_json(self) -> bytes:
-        """The output as stored."""
-        return bytes(self._step.output)
+        """The output's JSON."""
+        return self._plain(self._step.output, "step_output", self.step_id, there=self.status == "completed")
 
     @property
     def error(self) -> str | None:
@@ -153,10 +173,10 @@ class WaitSnapshot:
 class HookSnapshot:
     """One hook (spec 02 §2.5). The repr shows neither token, metadata nor payload."""
 
-    __slots__ = ("_hook",)
+    __slots__ = ("_hook", "_plain")
 
-    def __init__(self, hook: _Hook) -> None:
-        self._hook = hook
+    def __init__(self, hook: _Hook, plain: _Plain = _AS_STORED) -> None:
+        self._hook, self._plain = hook, plain
 
     @property
     def hook_id(self) -> str:
@@ -174,17 +194,17 @@ class HookSnapshot:
 
     @property
     def metadata(self) -> Any:
-        return _value(self._hook.metadata)
+        return decode(self._plain(self._hook.metadata, "hook_metadata", self.hook_id))
 
     @property
     def payload(self) -> Any:
         """The payload; None also while there is none, see `status`."""
-        return _value(self._hook.payload)
+        return decode(self.payload_json)
 
     @property
     def payload_json(self) -> bytes:
-        """The payload as stored."""
-        return bytes(self._hook.payload)
+        """The payload's JSON."""
+        return self._plain(self._hook.payload, "hook_payload", self.hook_id, there=self.status == "received")
 
     def __repr__(self) -> str:
         return f"<HookSnapshot {self.hook_id!r}: {self.status}>"
@@ -193,16 +213,26 @@ class HookSnapshot:
 class WorkflowRunSnapshot:
     """A run as it stood at `last_sequence`. Read-only; parsed when first asked, payloads only when asked for.
 
-    Two snapshots are equal if their bytes are. The repr shows neither payloads nor tokens.
+    Two snapshots are equal if their bytes are. The repr shows neither payloads nor tokens. One that an engine with a
+    codec gave reads payloads through it; pickled, it leaves the codec behind, as that holds keys.
     """
 
-    def __init__(self, json: bytes) -> None:
+    def __init__(self, json: bytes, coding: Coding | None = None) -> None:
         self._json = json
+        self._coding = coding
 
     @property
     def json(self) -> bytes:
-        """The snapshot as the kernel wrote it (R28)."""
+        """The snapshot as the kernel wrote it (R28), payloads as they are stored."""
         return self._json
+
+    @cached_property
+    def _plain(self) -> _Plain:
+        return _Plain(self.run_id, self._coding)
+
+    @property
+    def _output_json(self) -> bytes:
+        return self._plain(self._top.output, "run_output", there=self.status == "completed")
 
     @cached_property
     def _top(self) -> _Snapshot:
@@ -228,12 +258,12 @@ class WorkflowRunSnapshot:
 
     @property
     def input(self) -> Any:
-        return _value(self._top.input)
+        return decode(self._plain(self._top.input, "run_input"))
 
     @property
     def output(self) -> Any:
         """The output; None also while there is none, see `status`."""
-        return _value(self._top.output)
+        return decode(self._output_json)
 
     @property
     def error(self) -> str | None:
@@ -241,7 +271,7 @@ class WorkflowRunSnapshot:
 
     @cached_property
     def steps(self) -> dict[str, StepSnapshot]:
-        return {key: StepSnapshot(step) for key, step in self._top.steps.items()}
+        return {key: StepSnapshot(step, self._plain) for key, step in self._top.steps.items()}
 
     @cached_property
     def waits(self) -> dict[str, WaitSnapshot]:
@@ -249,7 +279,7 @@ class WorkflowRunSnapshot:
 
     @cached_property
     def hooks(self) -> dict[str, HookSnapshot]:
-        return {key: HookSnapshot(hook) for key, hook in self._top.hooks.items()}
+        return {key: HookSnapshot(hook, self._plain) for key, hook in self._top.hooks.items()}
 
     @property
     def cancellation(self) -> CancellationRequest | None:
@@ -269,6 +299,8 @@ class WorkflowRunSnapshot:
     def terminal_outcome(self) -> dict[str, Any] | None:
         """How the run ended, as the object of spec 06 §6.8."""
         outcome: dict[str, Any] | None = _value(self._top.terminal_outcome)
+        if outcome is not None and outcome["type"] == "completed":
+            outcome["output"] = self.output
         return outcome
 
     @property
@@ -287,11 +319,11 @@ class WorkflowRunSnapshot:
 
     def input_as(self, kind: type[T]) -> T:
         """The input as `kind`. Raises `Serialization("payload")`."""
-        return decode_as(bytes(self._top.input), kind)
+        return decode_as(self._plain(self._top.input, "run_input"), kind)
 
     def output_as(self, kind: type[T]) -> T | None:
         """The output as `kind`, None while the run is not completed. Raises `Serialization("payload")`."""
-        return decode_as(bytes(self._top.output), kind) if self.status == "completed" else None
+        return decode_as(self._output_json, kind) if self.status == "completed" else None
 
     def step_output(self, step_id: str) -> Any:
         """The output of a step, None while it is not completed."""
