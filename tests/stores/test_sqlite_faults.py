@@ -51,10 +51,15 @@ class FaultyConnection:
     def in_transaction(self) -> bool:
         return self.real.in_transaction
 
+    @property
+    def total_changes(self) -> int:
+        return self.real.total_changes
+
 
 @pytest.fixture
 def connection(path: Path) -> Iterator[FaultyConnection]:
-    with closing(SqliteFile(str(path), "FULL", 0.2).open_writer()) as real:
+    real, turns = SqliteFile(str(path), "FULL", 0.2).open_writer()
+    with closing(real), closing(turns):
         yield FaultyConnection(real)
 
 

@@ -53,6 +53,8 @@ __all__ = ["SqliteEventStore"]
 T = TypeVar("T")
 _READERS: Final = 2
 _LOOK_SECONDS: Final = 0.05
+_LOGGED_BYTES: Final = 3 * 4096
+"""Of a commit, besides its lines: a page each of the runs, of the commits, and of their index."""
 
 HISTORY: Final = """
 SELECT first_sequence, lines FROM flow_commits
@@ -97,15 +99,14 @@ class SqliteEventStore(SqliteRetention):
         synchronous: Synchronous = "FULL",
         *,
         busy_seconds: float = 10.0,
+        migrate: bool = True,
     ) -> None:
         self._file = SqliteFile.at(address, synchronous, busy_seconds)
         self._clock = clock
-        connection, self._turns = self._file.open_writer()
+        connection, self._turns = self._file.open_writer(migrate=migrate)
         self._writer = SqliteWriter(self._file, connection, clock, self._turns)
         self._writing = ThreadPoolExecutor(1, "perdure-sqlite-writer")
-        self._group = GroupCommitter(
-            lambda appends: self._writer.write(appends), self._writing, str(self._file), self._writer
-        )
+        self._group = GroupCommitter(self._write, self._writing, str(self._file), self._writer)
         self._connections = [connection]
         self._reading = ThreadPoolExecutor(1 if self._file.in_memory else _READERS, "perdure-sqlite-reader")
         self._idle: deque[sqlite3.Connection] = deque()
@@ -315,6 +316,12 @@ class SqliteEventStore(SqliteRetention):
         self._turns.close()
         for connection in self._connections:
             connection.close()
+
+    def _write(self, appends: Sequence[Append]) -> list[Committed | FlowError]:
+        answers = self._writer.write(appends)
+        if self._checkpointer is not None:
+            self._checkpointer.wrote(sum(_LOGGED_BYTES + len(append.batch.lines) for append in appends))
+        return answers
 
     async def _transact(self, work: Callable[[sqlite3.Connection, int], T]) -> T:
         return await self._group.between_groups(lambda: self._writer.transact(work))

@@ -16,11 +16,14 @@ __all__ = [
     "claim",
     "claim_held",
     "claim_query",
+    "claimable_held",
+    "has_claim",
     "held_query",
     "known_state",
     "next_query",
     "outlook_of",
     "outlook_query",
+    "owned",
     "read_state",
     "release_hold",
     "renew",
@@ -130,13 +133,24 @@ def claim_held(
     connection: sqlite3.Connection, owner: str, k: int, build: str, wanted: Wanted, ttl_ns: int, now: int
 ) -> list[Claimed]:
     """As `FlowEventStore.claim_held`, inside a transaction."""
+    found = claimable_held(connection, k, build, wanted, now)
+    return [_give(connection, run_id, owner, ttl_ns, now) for run_id in found]
+
+
+def has_claim(connection: sqlite3.Connection, wanted: Wanted, now: int) -> bool:
+    """Whether a claim would change anything."""
+    return connection.execute(*claim_query(wanted, now)).fetchone() is not None
+
+
+def claimable_held(connection: sqlite3.Connection, k: int, build: str, wanted: Wanted, now: int) -> list[str]:
+    """The first `k` held runs that a worker of this build may try (R43)."""
     run_ids = [run_id for (run_id,) in connection.execute(*held_query(wanted))]
     found = (
         run_id
         for run_id in run_ids
         if leases.is_claimable_though_held(read_state(connection, run_id).lease, now, build)
     )
-    return [_give(connection, run_id, owner, ttl_ns, now) for run_id in islice(found, k)]
+    return list(islice(found, k))
 
 
 def _give(connection: sqlite3.Connection, run_id: str, owner: str, ttl_ns: int, now: int) -> Claimed:
@@ -167,10 +181,15 @@ def renew(
 
 def void(connection: sqlite3.Connection, owner: str) -> int:
     """As `FlowEventStore.void`, inside a transaction."""
-    run_ids = [run_id for (run_id,) in connection.execute(OWNED, (owner,))]
+    run_ids = owned(connection, owner)
     for run_id in run_ids:
         write_columns(connection, run_id, leases.voided(read_state(connection, run_id).lease))
     return len(run_ids)
+
+
+def owned(connection: sqlite3.Connection, owner: str) -> list[str]:
+    """The runs that `owner` leases."""
+    return [run_id for (run_id,) in connection.execute(OWNED, (owner,))]
 
 
 def set_hold(connection: sqlite3.Connection, run_id: str, hold: str, expected_sequence: int, now: int) -> bool:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
 from perdure.errors import OutcomeUnknown, StoreError, StoreUnavailable
-from perdure.stores.migrations import bundled, migrate
+from perdure.stores.migrations import Announce, Migration, bundled, lacking, ledger, migrate, pending
+from perdure.stores.sqlite_turnstile import OwnTurn, Turnstile, holder_of
 
 __all__ = ["SqliteFile", "Synchronous"]
 
@@ -18,6 +20,8 @@ Synchronous = Literal["FULL", "NORMAL"]
 _JOURNAL_BYTES: Final = 64 * 1024 * 1024
 _OLDEST: Final = (3, 37, 0)  # STRICT tables
 _PAUSE_SECONDS: Final = 0.02
+_WRITE_LOCK: Final = 120
+"""The byte of the shared memory file that a writer locks in write-ahead mode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,32 +56,65 @@ class SqliteFile:
     def in_memory(self) -> bool:
         return self.path == ":memory:"
 
-    def open_writer(self) -> sqlite3.Connection:
-        """Makes the file and its folder where they are missing, migrates it, and returns a connection in autocommit mode.
+    def open_writer(
+        self, *, migrate: bool = True, announce: Announce = lambda _: None
+    ) -> tuple[sqlite3.Connection, Turnstile | OwnTurn]:
+        """Makes the file and its folder where they are missing, migrates it if it must be, and returns a connection in
+        autocommit mode that waits for nobody, with the turns at using it. With `migrate` false it neither makes nor changes
+        anything.
 
         Raises `StoreError` for a database that is not ours to write, `StoreUnavailable` if it cannot be opened now."""
         if sqlite3.sqlite_version_info < _OLDEST:
             raise StoreError(f"SQLite {sqlite3.sqlite_version} is too old for perdure; use 3.37 or newer")
-        if not self.in_memory:
+        if not migrate:
+            self.check()
+        elif not self.in_memory:
             try:
                 Path(self.path).parent.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise StoreError(f"{self}: its folder cannot be made ({error.strerror}); choose another path") from None
+        with ExitStack() as opened:
+            try:
+                connection = opened.enter_context(closing(self._connect()))
+                self._refuse_foreign(connection)
+                turns = opened.enter_context(closing(OwnTurn() if self.in_memory else Turnstile(self.path)))
+                self._prepare(connection, turns, announce)
+                connection.execute("PRAGMA busy_timeout = 0")  # the writer waits by itself, where it may
+            except sqlite3.Error as error:
+                raise self.failure(error, "opening it") from None
+            opened.pop_all()
+        return connection, turns
+
+    def check(self) -> None:
+        """Raises `StoreError` for a file that is missing or lacks a migration, and as `pending`."""
+        if due := self.pending():
+            if not Path(self.path).exists():
+                raise StoreError(f"{self} does not exist; make it with 'perdure migrate'")
+            raise lacking(str(self), due)
+
+    def pending(self) -> list[Migration]:
+        """The migrations that the file lacks; changes nothing. Raises `StoreError`, `StoreUnavailable`."""
+        known = bundled("sqlite")
+        if self.in_memory or not Path(self.path).exists():
+            return known
         try:
-            connection = self._connect()
+            with closing(self._connect()) as connection:
+                self._refuse_foreign(connection)
+                return pending(ledger(connection), str(self), known)
         except sqlite3.Error as error:
             raise self.failure(error, "opening it") from None
+
+    def _prepare(self, connection: sqlite3.Connection, turns: Turnstile | OwnTurn, announce: Announce) -> None:
+        known = bundled("sqlite")
+        (mode,) = connection.execute("PRAGMA journal_mode").fetchone()
+        if mode == "wal" and not pending(ledger(connection), str(self), known):
+            return  # nothing to write, so nobody to wait for
+        self.take(turns)
         try:
-            self._refuse_foreign(connection)
             self._use_wal(connection)
-            migrate(connection, str(self), bundled("sqlite"))
-        except sqlite3.Error as error:
-            connection.close()
-            raise self.failure(error, "opening it") from None
-        except StoreError:
-            connection.close()
-            raise
-        return connection
+            migrate(connection, str(self), known, announce)
+        finally:
+            turns.release()
 
     def open_reader(self) -> sqlite3.Connection:
         """A connection that only reads. Raises what sqlite3 raises."""
@@ -85,12 +122,27 @@ class SqliteFile:
         connection.execute("PRAGMA query_only = ON")
         return connection
 
+    def open_checkpointer(self) -> sqlite3.Connection:
+        """A connection that waits for nobody. Raises what sqlite3 raises."""
+        connection = self._connect()
+        connection.execute("PRAGMA busy_timeout = 0")
+        return connection
+
+    def take(self, turns: Turnstile | OwnTurn) -> None:
+        """Waits for our turn. Raises `StoreUnavailable` naming who does not give way."""
+        if not turns.take(self.busy_seconds):
+            raise StoreUnavailable(
+                f"{self} stayed locked for {self.busy_seconds:g} s: {turns.holders()}; nothing was written. "
+                "If that process hangs, end it: its lock ends with it"
+            )
+
     def _connect(self) -> sqlite3.Connection:
         connection = sqlite3.connect(
             self.path, timeout=self.busy_seconds, isolation_level=None, check_same_thread=False
         )
         connection.execute(f"PRAGMA synchronous = {self.synchronous}")
         connection.execute(f"PRAGMA journal_size_limit = {_JOURNAL_BYTES}")
+        connection.execute("PRAGMA wal_autocheckpoint = 0")  # off the commit path: `sqlite_checkpoint`
         return connection
 
     def _refuse_foreign(self, connection: sqlite3.Connection) -> None:
@@ -121,8 +173,8 @@ class SqliteFile:
         code = _primary_code(error)
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             return StoreUnavailable(
-                f"{self} stayed locked by another program for {self.busy_seconds:g} s while {doing}; nothing was written. "
-                "End the program that holds it, or raise busy_seconds"
+                f"{self} stayed locked for {self.busy_seconds:g} s while {doing}: {self._stranger()}; nothing was written. "
+                "End that program, or raise busy_seconds"
             )
         if code == sqlite3.SQLITE_FULL:
             return StoreUnavailable(
@@ -137,6 +189,11 @@ class SqliteFile:
                 f"{self} is damaged or no SQLite database ({error}) while {doing}; restore it from a backup"
             )
         return StoreError(f"{self} failed while {doing}: {error}")
+
+    def _stranger(self) -> str:
+        """Who holds SQLite's own write lock."""
+        holder = holder_of(f"{os.path.realpath(self.path)}-shm", _WRITE_LOCK) or holder_of(self.path)
+        return holder or "another program holds it"
 
     def unknown(self, error: sqlite3.Error) -> OutcomeUnknown:
         """The error to raise where SQLite cannot say what is on disk."""

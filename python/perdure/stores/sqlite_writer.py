@@ -17,17 +17,25 @@ from perdure.stores.group import Answer
 from perdure.stores.rules import RANK, refusal
 from perdure.stores.sqlite_claims import read_state, write_columns
 from perdure.stores.sqlite_file import SqliteFile, is_busy, is_certain, is_input_output
+from perdure.stores.sqlite_turnstile import OwnTurn, Turnstile
 
 __all__ = ["SqliteWriter"]
 
 T = TypeVar("T")
 _PAUSE_SECONDS: Final = 0.02
+_FIRST_PAUSE_SECONDS: Final = 0.0005
+_QUICK_SECONDS: Final = 0.0003
+_WEIGHT: Final = 0.125
+"""Of the last commit in the measure of how long one takes."""
 _ADVANCE: Final = """
 UPDATE flow_runs SET
     last_sequence = ?, status = ?, terminal = ?, open_waits = ?, active_hooks = ?, pending_retries = ?,
     updated_at = ?, ended_at = ?
 WHERE run_id = ? AND last_sequence = ?"""
-STEADY: Final = f"{_ADVANCE} AND owner = ? AND epoch = ? AND claim_at >= ? AND failures = 0 AND hold IS NULL"
+STEADY: Final = """
+UPDATE flow_runs SET last_sequence = ?, open_waits = ?, active_hooks = ?, pending_retries = ?, updated_at = ?
+WHERE run_id = ? AND last_sequence = ? AND owner = ? AND epoch = ? AND claim_at >= ? AND status = ?
+    AND failures = 0 AND hold IS NULL"""
 _CREATE: Final = """
 INSERT INTO flow_runs (
     run_id, name, version, build, status, terminal, open_waits, active_hooks, pending_retries,
@@ -43,20 +51,28 @@ SELECT run_id, hook_id FROM flow_hooks WHERE token_hash = ? AND run_id <> ? ORDE
 
 
 class SqliteWriter:
-    """Writes groups of batches. Used by one thread at a time. `clock` is the store's, ns.
+    """Writes groups of batches. Used by one thread at a time. `clock` is the store's, ns; `turns` are those of the file, which
+    a `GroupCommitter` asks this object for.
 
     After an input/output error it is poisoned: SQLite's picture of the file may be wrong, so `poison` holds the error that
     every later call must raise."""
 
     def __init__(
-        self, file: SqliteFile, connection: sqlite3.Connection, clock: Callable[[], int] = time.time_ns
+        self,
+        file: SqliteFile,
+        connection: sqlite3.Connection,
+        clock: Callable[[], int] = time.time_ns,
+        turns: Turnstile | OwnTurn | None = None,
     ) -> None:
+        self._turns = OwnTurn() if turns is None else turns
         self._file = file
         self._connection = connection
         self._clock = clock
         self.poison: OutcomeUnknown | None = None
         self.commits = 0
-        """How many transactions have been committed."""
+        """How many transactions have changed something."""
+        self._pace: float | None = None
+        """Seconds that a COMMIT takes of late."""
 
     def write(self, appends: Sequence[Append]) -> list[Answer]:
         """Commits batches (of different runs) in one transaction, in run id order; refusals are among the answers.
@@ -64,6 +80,8 @@ class SqliteWriter:
         Raises `StoreUnavailable` or `StoreError` with nothing written, or `OutcomeUnknown`."""
 
         def work(connection: sqlite3.Connection, now: int) -> list[Answer]:
+            if len(appends) == 1:
+                return [self._apply(appends[0], now)]
             answers = {
                 append.batch.run_id: self._apply(append, now)
                 for append in sorted(appends, key=lambda append: append.batch.run_id)
@@ -76,18 +94,71 @@ class SqliteWriter:
         """Runs `work` in one transaction. It is given the store's clock, read once the write lock is held (R45)."""
         if self.poison is not None:
             raise OutcomeUnknown(self.poison.detail)
+        connection = self._connection
         try:
-            self._connection.execute("BEGIN IMMEDIATE")
-            given = work(self._connection, self._clock())
+            if not connection.in_transaction:
+                self._begin()
+            before = connection.total_changes
+            given = work(connection, self._clock())
         except sqlite3.Error as error:
             raise self._failed(error, "writing") from None
         except BaseException:
             # A value that SQLite cannot take, or no memory: the transaction must not stay open for the next group.
             self._roll_back()
             raise
+        began = time.perf_counter()
         self._commit()
-        self.commits += 1
+        if connection.total_changes != before:
+            self.commits += 1
+            took = time.perf_counter() - began
+            self._pace = took if self._pace is None else self._pace + (took - self._pace) * _WEIGHT
         return given
+
+    # turns ---------------------------------------------------------------------------------------------------
+
+    def is_quick(self) -> bool:
+        """As `Turns.is_quick`: what one slow commit adds is forgotten over the next few dozen."""
+        return self._pace is not None and self._pace < _QUICK_SECONDS
+
+    def take(self, *, wait: bool) -> bool:
+        """As `Turns.take`. Without `wait`, the transaction has begun when it is our turn: nothing is left to wait for but
+        the disk."""
+        if wait:
+            self._file.take(self._turns)
+            return True
+        try:
+            if self.poison is not None or not self._turns.take(0):
+                return False
+        except StoreError:
+            return False  # said when the thread meets it
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.Error:
+            self._turns.release()
+            return False
+        return True
+
+    def release(self) -> None:
+        """As `Turns.release`."""
+        try:
+            if self._connection.in_transaction:
+                self._roll_back()  # all callers had gone
+        finally:
+            self._turns.release()
+
+    def _begin(self) -> None:
+        deadline = time.monotonic() + self._file.busy_seconds
+        pause = _FIRST_PAUSE_SECONDS
+        while True:
+            try:
+                self._connection.execute("BEGIN IMMEDIATE")
+                return
+            except sqlite3.Error as error:
+                if not is_busy(error) or time.monotonic() >= deadline:
+                    raise
+            # A program without our locks: it cannot be queued behind, only asked again.
+            time.sleep(pause)
+            pause = min(2 * pause, _PAUSE_SECONDS)
 
     # one batch -----------------------------------------------------------------------------------------------
 
@@ -112,14 +183,28 @@ class SqliteWriter:
         return Committed(batch.last_sequence, now, epoch)
 
     def _advance_steadily(self, append: Append, now: int) -> bool:
-        """The usual commit under a lease leaves the lease as it is: one statement compares sequence and lease, and moves the
-        sequence. False if this is not such a commit, or if it must be looked at; nothing was written then."""
+        """The usual commit under a lease leaves status and lease, and with them most indexes, as they are: one statement
+        compares sequence and lease, and moves the sequence. False if this is not such a commit, or if it must be looked at;
+        nothing was written then."""
         batch, lease = append.batch, append.lease
         if lease is None or lease.epoch is None or lease.claim != "none" or lease.after != "keep" or lease.hold:
             return False
-        if batch.row.terminal or batch.links or batch.insert_hooks or not batch.lines:
+        row = batch.row
+        if row.terminal or batch.links or batch.insert_hooks or not batch.lines:
             return False
-        values = (*_advance_values(batch), lease.owner, lease.epoch, leases.renewal_from(lease.ttl_ns, now))
+        values = (
+            row.last_sequence,
+            row.open_waits,
+            row.active_hooks,
+            row.pending_retries,
+            due_key(row.updated_at),
+            batch.run_id,
+            batch.expected_sequence,
+            lease.owner,
+            lease.epoch,
+            leases.renewal_from(lease.ttl_ns, now),
+            row.status,
+        )
         return self._connection.execute(STEADY, values).rowcount == 1
 
     def _earliest(self, run_id: str) -> int | None:

@@ -9,14 +9,17 @@ from __future__ import annotations
 import hashlib
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 
 from perdure.errors import StoreError
 from perdure.instant import due_key
 
-__all__ = ["Migration", "bundled", "migrate", "pending"]
+__all__ = ["Announce", "Migration", "bundled", "lacking", "ledger", "migrate", "pending"]
+
+Announce = Callable[["Migration"], None]
+"""Told of each migration before it is applied."""
 
 _LEDGER = """CREATE TABLE IF NOT EXISTS flow_migrations (
     number INTEGER NOT NULL PRIMARY KEY,
@@ -51,20 +54,26 @@ def bundled(dialect: str) -> list[Migration]:
     return sorted(found, key=lambda migration: migration.number)
 
 
-def migrate(connection: sqlite3.Connection, database: str, known: Sequence[Migration]) -> list[Migration]:
+def migrate(
+    connection: sqlite3.Connection,
+    database: str,
+    known: Sequence[Migration],
+    announce: Announce = lambda _: None,
+) -> list[Migration]:
     """Brings the database to the state of `known` in one transaction and says what it applied; nothing, the second time.
 
     `connection` is in autocommit mode and in no transaction; `database` names it in errors. Raises `StoreError` for a ledger
     that differs from `known`, and what sqlite3 raises.
     """
-    if not pending(_ledger(connection), database, known):
+    if not pending(ledger(connection), database, known):
         return []
     connection.execute("BEGIN IMMEDIATE")
     try:
         connection.execute(_LEDGER)
         # Another process may have applied them while this one waited for the lock.
-        due = pending(_ledger(connection), database, known)
+        due = pending(ledger(connection), database, known)
         for migration in due:
+            announce(migration)
             for statement in _statements(migration.sql):
                 connection.execute(statement)
             row = (migration.number, migration.title, migration.sha256, due_key(time.time_ns()))
@@ -76,6 +85,14 @@ def migrate(connection: sqlite3.Connection, database: str, known: Sequence[Migra
             connection.execute("ROLLBACK")
         raise
     return due
+
+
+def lacking(database: str, due: Sequence[Migration]) -> StoreError:
+    """The error for a database that must be migrated first, by somebody else."""
+    names = ", ".join(migration.name for migration in due)
+    return StoreError(
+        f"{database} lacks the migrations {names}; run 'perdure migrate' with a role that may change tables"
+    )
 
 
 def pending(ledger: Iterable[tuple[int, str, str]], database: str, known: Sequence[Migration]) -> list[Migration]:
@@ -100,7 +117,8 @@ def pending(ledger: Iterable[tuple[int, str, str]], database: str, known: Sequen
     return [migration for migration in known if migration.number not in applied]
 
 
-def _ledger(connection: sqlite3.Connection) -> list[tuple[int, str, str]]:
+def ledger(connection: sqlite3.Connection) -> list[tuple[int, str, str]]:
+    """What the database has had: rows of (number, title, sha256), in order."""
     if connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'flow_migrations'").fetchone() is None:
         return []
     return connection.execute("SELECT number, title, sha256 FROM flow_migrations ORDER BY number").fetchall()

@@ -1,0 +1,140 @@
+"""Checkpoints of an SQLite file, off the commit path, by one of the processes that have it open (R48).
+
+Commits append to the log, and begin it anew once all of it has been copied into the database and nobody reads it any more.
+Whoever holds `<db>.checkpoint` copies it every second, or every 4 MiB: most of it beside the commits, and the last bit between
+two of them, or there would always be a bit left and the log would grow for ever. What old readers made long is cut off.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from threading import Event, Thread
+from time import monotonic
+from typing import Final
+
+from perdure.errors import StoreError
+from perdure.stores.sqlite_file import SqliteFile
+from perdure.stores.sqlite_turnstile import LockFile, OwnTurn, Turnstile
+
+__all__ = ["Checkpointer"]
+
+_log = logging.getLogger("perdure")
+_LOOK_SECONDS: Final = 0.1
+_EVERY_SECONDS: Final = 1.0
+_MEBIBYTE: Final = 1024 * 1024
+_GROWN: Final = 4 * _MEBIBYTE
+_LONG: Final = 32 * _MEBIBYTE
+_DESERTED: Final = 256 * _MEBIBYTE
+"""Whoever is elected does not cut a log this long, being stopped perhaps: all who have the file open try."""
+_FRAME: Final = 4096 + 24
+
+
+class Checkpointer:
+    """Keeps the log of `file` short, in a thread of its own, from `start` to `close`. Raises `StoreError` where the lock
+    cannot be used."""
+
+    def __init__(self, file: SqliteFile) -> None:
+        self._file = file
+        self._wal = Path(f"{os.path.realpath(file.path)}-wal")
+        self._duty = LockFile(file.path, ".checkpoint")
+        self._turns: Turnstile | OwnTurn = Turnstile(file.path)
+        self._elected = False
+        self._written = 0
+        self._seen = (0, 0)
+        """Size and time of the log before the last checkpoint that copied all of it."""
+        self._tried = 0.0
+        self._read_until = 0.0
+        """When to look again whether an old reader has gone."""
+        self._failing = False
+        self._stopping = False
+        self._wake = Event()
+        self._thread = Thread(target=self._run, name="perdure-sqlite-checkpointer", daemon=True)
+
+    def start(self) -> None:
+        """Begins to look after the log."""
+        self._thread.start()
+
+    def wrote(self, size: int) -> None:
+        """Hears that this process has added about `size` bytes to the log, whose own size says little once it is written
+        over."""
+        self._written += size
+        if self._written >= _GROWN:
+            self._wake.set()
+
+    def close(self) -> None:
+        """Ends it, and lets another process take over."""
+        self._stopping = True
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        self._duty.close()
+        self._turns.close()
+
+    def _run(self) -> None:
+        try:
+            with closing(self._file.open_checkpointer()) as connection:
+                while not self._stopping:
+                    self._wake.wait(_LOOK_SECONDS)
+                    self._wake.clear()
+                    if self._is_due():
+                        self._try(lambda: self._checkpoint(connection))
+        except (sqlite3.Error, StoreError) as error:
+            _log.warning("%s: no checkpoints by this process (%s)", self._file, error)
+
+    def _is_due(self) -> bool:
+        size, _ = state = self._state_of_the_log()
+        if self._stopping or state == self._seen:
+            return False
+        grown = max(self._written, size - self._seen[0])
+        if grown < _GROWN and monotonic() < self._tried + _EVERY_SECONDS:
+            return False
+        self._elected = self._elected or self._duty.lock(wait=False)
+        return self._elected or size >= _DESERTED
+
+    def _try(self, checkpoint: Callable[[], None]) -> None:
+        self._tried, self._written = monotonic(), 0
+        try:
+            checkpoint()
+            self._failing = False
+        except sqlite3.Error as error:
+            # Nothing is lost by it: all of it is still in the log.
+            if not self._failing:
+                _log.warning("%s: a checkpoint failed (%s); it is tried again every second", self._file, error)
+            self._failing = True
+
+    def _checkpoint(self, connection: sqlite3.Connection) -> None:
+        state = size, _ = self._state_of_the_log()
+        frames, copied = _passive(connection)
+        is_long = size >= _LONG
+        if (frames != copied and frames * _FRAME >= _GROWN) or is_long:
+            if monotonic() < self._read_until or not self._turns.take(_EVERY_SECONDS):
+                return
+            try:
+                frames, copied = _truncated(connection) if is_long else _passive(connection)
+            finally:
+                self._turns.release()
+            if frames != copied:
+                self._read_until = monotonic() + _EVERY_SECONDS
+        self._seen = state if frames == copied else (size, 0)
+
+    def _state_of_the_log(self) -> tuple[int, int]:
+        try:
+            found = self._wal.stat()
+        except FileNotFoundError:
+            return (0, 0)
+        return (found.st_size, found.st_mtime_ns)
+
+
+def _passive(connection: sqlite3.Connection) -> tuple[int, int]:
+    _, frames, copied = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+    return frames, copied
+
+
+def _truncated(connection: sqlite3.Connection) -> tuple[int, int]:
+    blocked, frames, copied = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    return (frames, copied) if not blocked else (1, 0)
