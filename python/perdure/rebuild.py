@@ -62,7 +62,7 @@ class _Hook:
         return hashlib.sha256(self.token.encode()).digest()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: there are as many as a folder has runs, and that would cost more than all the rest
 class _WholeRun:
     """A run's whole history as one batch."""
 
@@ -76,13 +76,22 @@ class _WholeRun:
     first_sequence: int = 1
     clear_wakeups: bool = True
     clear_hooks: bool = True
-    event_ids: list[str] = field(default_factory=list)
-    delete_wakeups: list[WakeupDelete] = field(default_factory=list)
-    delete_hooks: list[HookDelete] = field(default_factory=list)
 
     @property
     def last_sequence(self) -> int:
         return self.row.last_sequence
+
+    @property
+    def event_ids(self) -> list[str]:
+        return []
+
+    @property
+    def delete_wakeups(self) -> list[WakeupDelete]:
+        return []
+
+    @property
+    def delete_hooks(self) -> list[HookDelete]:
+        return []
 
 
 class IndexRebuilder:
@@ -110,13 +119,14 @@ class IndexRebuilder:
             return self._refused(run_id, lines, run)
         if isinstance(run, Exception):
             raise run
-        wakeups: list[WakeupUpsert] = [_Wakeup(kind, id, due) for kind, id, due in run.suspensions() if due is not None]
-        hooks: list[HookInsert] = [
-            _Hook(hook.hook_id, hook.token, hook.created_sequence) for hook in run.active_hooks()
-        ]
         # A batch without events says how the run stands, in the very row that its next batch would bring.
-        row = run.stage((), run.updated_at).append(b"").row
-        return _WholeRun(row, run_id, lines, wakeups, hooks, _links(lines, run))
+        whole = _WholeRun(run.stage((), run.updated_at).append(b"").row, run_id, lines, [], [], _links(lines, run))
+        if not whole.row.terminal:
+            whole.upsert_wakeups += [_Wakeup(kind, id, due) for kind, id, due in run.suspensions() if due is not None]
+            whole.insert_hooks += [
+                _Hook(hook.hook_id, hook.token, hook.created_sequence) for hook in run.active_hooks()
+            ]
+        return whole
 
     def _refused(self, run_id: str, lines: bytes, error: FlowError) -> Unreadable:
         """Which line it was: the errors of projection rules name an event, and a damaged line may name any."""

@@ -28,7 +28,6 @@ from perdure.errors import (
 from perdure.kernel import DEFAULT_MAX_EVENT_BYTES, Batch, load
 from perdure.stores import JsonlEventStore, jsonl_folder, open_store
 from perdure.stores.base import ActiveHook, Append, Claimed, Committed, FlowEventStore, Lease, RunFilter
-from perdure.stores.jsonl_folder import JsonlFolder
 from perdure.testing._store_suite import told
 from perdure.testing._stories import SECOND, START, Story, child, created, hook, hook_done, started, token_hash, wait
 from perdure.testing.store_contract import StoreContract
@@ -177,13 +176,19 @@ def test_what_a_killed_owner_left_is_made_durable_before_it_is_shown(
 
     asyncio.run(fill())
     synced: list[str] = []
-    monkeypatch.setattr(JsonlFolder, "sync_files", lambda self, descriptors: synced.append(f"{len(descriptors)} logs"))
-    monkeypatch.setattr(JsonlFolder, "sync", lambda self: synced.append("folder"))
+
+    names = {file.stat().st_ino: file.name for file in folder.iterdir()}
+
+    def name(descriptor: int) -> str:
+        return names[os.fstat(descriptor).st_ino]
+
+    monkeypatch.setattr(jsonl_folder, "_sync_data", lambda descriptor: synced.append(name(descriptor)))
+    monkeypatch.setattr(jsonl_folder, "_sync_folder", lambda path: synced.append(path.name))
     asyncio.run(opened(folder).close())
     assert synced == []
     (folder / "perdure.lock").write_text("4711\n")
     asyncio.run(opened(folder).close())
-    assert synced == ["2 logs", "folder"]
+    assert (sorted(synced[:2]), synced[2:]) == (["a.jsonl", "b.jsonl"], ["runs"])
 
 
 def test_one_process_opens_a_folder_once_at_a_time(folder: Path) -> None:

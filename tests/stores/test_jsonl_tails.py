@@ -15,7 +15,7 @@ from perdure.kernel import DEFAULT_MAX_EVENT_BYTES, Run, load
 from perdure.rebuild import IndexRebuilder
 from perdure.stores import JsonlEventStore, jsonl_writer
 from perdure.stores.base import Append, Committed
-from perdure.stores.jsonl_lines import events, line_number, marked, scan
+from perdure.stores.jsonl_lines import events, is_blank, marked, scan, unmarked
 from perdure.testing._stories import START, Story, created, hook, started, wait
 
 PURE = load("pure")
@@ -120,7 +120,9 @@ def test_events_are_lines_that_are_not_blank_each_with_its_end() -> None:
     assert events(b"{1}") == b"{1}\n"
     assert events(b"\n{1}\r\n \t\n\n {2}\n{3}") == b"{1}\r\n{2}\n{3}\n"
     assert events(b"  {1}\n") == b"  {1}\n"  # two spaces are no mark
-    assert line_number(b"\n{1}\r\n \t\n\n {2}\n{3}", 1) == 5
+    assert unmarked(b" {1}\n  {2}\n \n {3}\n") == b"{1}\n  {2}\n \n{3}\n"  # where lines stand is the same
+    assert is_blank(b"\n \t\r\n")
+    assert not is_blank(b"\n{1}")
 
 
 # a kill at every byte --------------------------------------------------------------------------------------------------
@@ -364,8 +366,8 @@ def refused_at(data: bytes) -> int | None:
     found = scan(data, is_json)
     if found.damaged is not None:
         return found.damaged
-    (batch,) = IndexRebuilder("pure").rebuild([("r", events(data[: found.end]))])
-    return line_number(data, batch.line) if isinstance(batch, tuple) else None
+    (batch,) = IndexRebuilder("pure").rebuild([("r", unmarked(data[: found.end]))])
+    return batch.line + 1 if isinstance(batch, tuple) else None
 
 
 def test_a_flipped_bit_in_the_last_newline_is_no_torn_tail(log: Path) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Final, Literal
 
@@ -17,6 +19,11 @@ Suffix = Literal[".jsonl", ".hold.json", ".history-holds.json", ".tombstone.json
 _LOCK: Final = "perdure.lock"
 _CLOSED: Final = b"closed\n"
 _SYNCS: Final = 8
+_READERS: Final = 4
+_PART: Final = 256
+_PART_BYTES: Final = 4 * 1024 * 1024
+"""Threads that read logs at open, and how many logs, and about how much of them, each brings at a time."""
+_PIECE: Final = 65_536
 _SAFE: Final = re.compile("[A-Za-z0-9_-]+")
 _sync_data: Final = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync
 
@@ -101,8 +108,46 @@ class JsonlFolder:
 
     def runs_with(self, suffix: Suffix) -> list[str]:
         """The runs that have such a file, by id; files with other names are nobody's."""
-        found = (file.name.removesuffix(suffix) for file in self.path.iterdir() if file.name.endswith(suffix))
+        with os.scandir(self.path) as files:
+            found = [file.name.removesuffix(suffix) for file in files if file.name.endswith(suffix)]
         return sorted(filter(is_safe, found))
+
+    def logs(self, run_ids: Sequence[str]) -> Iterator[list[tuple[str, bytes]]]:
+        """The logs of these runs, a part of them at a time and in no order. Threads read some way ahead of whoever looks at
+        them. What a killed owner left may be seen without being on the disk, and nothing may be built on it until it is:
+        all of it is made durable first. Raises `OSError`."""
+        waiting = deque(run_ids[first : first + _PART] for first in range(0, len(run_ids), _PART))
+        ahead: deque[tuple[Sequence[str], Future[list[tuple[str, bytes]]]]] = deque()
+        with ThreadPoolExecutor(_READERS, "perdure-jsonl-load") as readers:
+            while waiting or ahead:
+                while waiting and len(ahead) < 2 * _READERS:
+                    part = waiting.popleft()
+                    ahead.append((part, readers.submit(self._read, part)))
+                part, reading = ahead.popleft()
+                read = reading.result()
+                if len(read) < len(part):
+                    waiting.appendleft(part[len(read) :])
+                yield read
+        if not self.was_closed:
+            self.sync()
+
+    def _read(self, run_ids: Sequence[str]) -> list[tuple[str, bytes]]:
+        """The first of these logs, and at least one."""
+        found: list[tuple[str, bytes]] = []
+        left = _PART_BYTES
+        for run_id in run_ids:
+            descriptor = os.open(f"{self.path}/{run_id}.jsonl", os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                if not self.was_closed:
+                    _sync_data(descriptor)
+                data = b"".join(iter(partial(os.read, descriptor, _PIECE), b""))
+            finally:
+                os.close(descriptor)
+            found.append((run_id, data))
+            left -= len(data)
+            if left <= 0:
+                break
+        return found
 
     def replace(self, run_id: str, suffix: Suffix, data: bytes) -> None:
         """Makes `data` the whole of a file, durably and in one step. Raises `OSError`."""

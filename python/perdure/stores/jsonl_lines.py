@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-__all__ = ["Scanned", "events", "line_number", "marked", "scan", "unmarked"]
+__all__ = ["Scanned", "events", "is_blank", "marked", "scan", "unmarked"]
 
 _MARK: Final = b" {"
 _BLANKS: Final = b" \t\r\n"
@@ -44,10 +44,9 @@ def unmarked(data: bytes) -> bytes:
     return data.replace(b"\n {", b"\n{")[data.startswith(_MARK) :]
 
 
-def line_number(data: bytes, event: int) -> int:
-    """The number, from 1, of the line that holds the event numbered `event` from 0."""
-    filled = [number for number, line in enumerate(data.split(b"\n"), 1) if line.strip(_BLANKS)]
-    return filled[event]
+def is_blank(data: bytes) -> bool:
+    """Whether there is nothing but blank lines."""
+    return not data.strip(_BLANKS)
 
 
 def scan(data: bytes, is_json: Callable[[bytes], bool]) -> Scanned:

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from threading import Lock
-from typing import Final
 
 from perdure.errors import OutcomeUnknown, Serialization, StoreError
+from perdure.kernel import Batch
 from perdure.payload import decode
 from perdure.rebuild import IndexRebuilder, Unreadable
 from perdure.stores.index import MemoryIndex
 from perdure.stores.jsonl_folder import JsonlFolder
-from perdure.stores.jsonl_lines import events, line_number, scan
-from perdure.stores.leases import NEW
+from perdure.stores.jsonl_lines import is_blank, scan, unmarked
 
 __all__ = ["JsonlState", "Log", "loaded"]
 
 _log = logging.getLogger("perdure")
-_READ_BYTES: Final = 16 * 1024 * 1024
-"""How much of the logs is in memory at a time while the index is built."""
-_OPEN_FILES: Final = 256
 
 
 class Log:
@@ -72,57 +67,34 @@ def loaded(folder: JsonlFolder, rebuilder: IndexRebuilder) -> JsonlState:
     state = JsonlState()
     state.index.tombstones.update(folder.runs_with(".tombstone.json"))
     run_ids = folder.runs_with(".jsonl")
-    if not folder.was_closed:
-        _make_durable(folder, run_ids)
     state.spellings = {run_id.lower(): run_id for run_id in (*state.index.tombstones, *run_ids)}
-    for part in _parts(folder, run_ids):
-        _load(state, folder, rebuilder, part)
+    state.index.fill(_whole_runs(state, folder, rebuilder, run_ids))
     _load_holds(state, folder)
     return state
 
 
-def _make_durable(folder: JsonlFolder, run_ids: list[str]) -> None:
-    """What a killed owner left may be seen without being on the disk; nothing may be built on it until it is."""
-    for first in range(0, len(run_ids), _OPEN_FILES):
-        with ExitStack() as files:
-            logs = [
-                files.enter_context(folder.file(run_id, ".jsonl").open("rb"))
-                for run_id in run_ids[first:][:_OPEN_FILES]
-            ]
-            folder.sync_files([log.fileno() for log in logs])
-    folder.sync()
+def _whole_runs(
+    state: JsonlState, folder: JsonlFolder, rebuilder: IndexRebuilder, run_ids: Sequence[str]
+) -> Iterator[Batch]:
+    """Each run that can be read and has events, as one batch."""
+    for part in folder.logs(run_ids):
+        histories = [(id, lines) for id, data in part if (lines := _counted(state, folder, rebuilder, id, data))]
+        for (run_id, _), batch in zip(histories, rebuilder.rebuild(histories), strict=True):
+            if isinstance(batch, Unreadable):
+                _set_apart(state, folder, run_id, batch.line + 1, _reason(batch))
+            else:
+                yield batch
 
 
-def _parts(folder: JsonlFolder, run_ids: list[str]) -> Iterator[list[tuple[str, bytes]]]:
-    part: list[tuple[str, bytes]] = []
-    size = 0
-    for run_id in run_ids:
-        data = folder.file(run_id, ".jsonl").read_bytes()
-        part.append((run_id, data))
-        size += len(data)
-        if size >= _READ_BYTES:
-            yield part
-            part, size = [], 0
-    yield part
-
-
-def _load(state: JsonlState, folder: JsonlFolder, rebuilder: IndexRebuilder, part: list[tuple[str, bytes]]) -> None:
-    whole: dict[str, bytes] = {}
-    for run_id, data in part:
-        found = scan(data, rebuilder.is_json)
-        state.logs[run_id] = Log(found.end, found.terminated, found.end < len(data))
-        if found.damaged is not None:
-            _set_apart(state, folder, run_id, found.damaged, "no torn write leaves such a line")
-        elif found.end:
-            whole[run_id] = data[: found.end]
-    histories = [(run_id, lines) for run_id, data in whole.items() if (lines := events(data))]
-    for (run_id, _), batch in zip(histories, rebuilder.rebuild(histories), strict=True):
-        if isinstance(batch, Unreadable):
-            _set_apart(state, folder, run_id, line_number(whole[run_id], batch.line), _reason(batch))
-        else:
-            state.index.apply(batch)
-            # Nothing about leases is on disk: every open run can be claimed once (R12).
-            state.index.leases[run_id] = NEW._replace(claim_at=None) if batch.row.terminal else NEW
+def _counted(state: JsonlState, folder: JsonlFolder, rebuilder: IndexRebuilder, run_id: str, data: bytes) -> bytes:
+    """Those lines of a log that count, b"" if there is no event among them."""
+    found = scan(data, rebuilder.is_json)
+    state.logs[run_id] = Log(found.end, found.terminated, found.end < len(data))
+    if found.damaged is not None:
+        _set_apart(state, folder, run_id, found.damaged, "no torn write leaves such a line")
+        return b""
+    lines = data[: found.end]
+    return b"" if is_blank(lines) else unmarked(lines)
 
 
 def _set_apart(state: JsonlState, folder: JsonlFolder, run_id: str, line: int, reason: str) -> None:
