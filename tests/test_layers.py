@@ -87,6 +87,7 @@ LAYERS: dict[str, Layer] = {
         third_party=("psycopg",),
         banned=frozenset({"json"}),
     ),
+    "encryption": Layer(("codec_encrypted",), uses=("leaf", "model"), third_party=("msgspec", "cryptography")),
     "shells": Layer(
         (
             *("engine", "session", "asking", "attempts", "threads", "leasing", "owner", "observing", "inspection"),
@@ -101,7 +102,8 @@ LAYERS: dict[str, Layer] = {
         third_party=("orjson", "msgspec"),
     ),
     "surface": Layer(
-        ("",), uses=("leaf", "seam", "model", "authoring", "store protocol", "stores", "shells", "dispatch")
+        ("",),
+        uses=("encryption", "leaf", "seam", "model", "authoring", "store protocol", "stores", "shells", "dispatch"),
     ),
     "edges": Layer(
         ("__main__", "demo", "observe", "cli", "web", "testing", "contrib"),

@@ -13,7 +13,7 @@ import perdure
 
 EXTRAS = (
     *("psycopg", "psycopg_pool", "typer", "rich", "starlette", "uvicorn", "jinja2", "opentelemetry"),
-    *("celery", "procrastinate", "pydantic", "pytest", "hypothesis"),
+    *("celery", "procrastinate", "pydantic", "cryptography", "pytest", "hypothesis"),
 )
 """What `pip install perdure` does not bring along, or brings for tests only: loaded when used, never by the import."""
 

@@ -15,6 +15,15 @@ if TYPE_CHECKING:
     from perdure.builds import (
         RuntimeBuildCompatibility as RuntimeBuildCompatibility,
     )
+    from perdure.codec import (
+        PayloadCodec as PayloadCodec,
+    )
+    from perdure.codec import (
+        PayloadPlace as PayloadPlace,
+    )
+    from perdure.codec_encrypted import (
+        EncryptedPayloads as EncryptedPayloads,
+    )
     from perdure.commands import (
         RawCommand as RawCommand,
     )
@@ -101,6 +110,9 @@ if TYPE_CHECKING:
     )
     from perdure.errors import (
         OutcomeUnknown as OutcomeUnknown,
+    )
+    from perdure.errors import (
+        PayloadCodecFailed as PayloadCodecFailed,
     )
     from perdure.errors import (
         PayloadTooLarge as PayloadTooLarge,
@@ -254,6 +266,7 @@ __all__ = [
     "CancellationRequest",
     "ChildOperationReference",
     "DuplicateId",
+    "EncryptedPayloads",
     "EndTimedOut",
     "EngineClosed",
     "EngineElsewhere",
@@ -286,6 +299,9 @@ __all__ = [
     "NonDeterministic",
     "NonRetryable",
     "OutcomeUnknown",
+    "PayloadCodec",
+    "PayloadCodecFailed",
+    "PayloadPlace",
     "PayloadTooLarge",
     "PostgresEventStore",
     "QueueBackpressure",
@@ -332,6 +348,8 @@ __all__ = [
 _HOMES: Final[dict[str, str]] = {
     **dict.fromkeys(("BlockingFlowEngine",), "perdure.blocking"),
     **dict.fromkeys(("RuntimeBuildCompatibility",), "perdure.builds"),
+    **dict.fromkeys(("PayloadCodec", "PayloadPlace"), "perdure.codec"),
+    **dict.fromkeys(("EncryptedPayloads",), "perdure.codec_encrypted"),
     **dict.fromkeys(("RawCommand", "RuntimeCommand"), "perdure.commands"),
     **dict.fromkeys(("WorkflowContext",), "perdure.context"),
     **dict.fromkeys(("FlowEngine",), "perdure.engine"),
