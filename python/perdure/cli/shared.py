@@ -19,10 +19,25 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from perdure.errors import StoreError
 from perdure.stores import open_store
+from perdure.stores.address import parse_address
 from perdure.stores.base import FlowEventStore
+from perdure.stores.jsonl_folder import JsonlFolder
 
-__all__ = ["Json", "ShowTokens", "StoreUrl", "counted", "opened", "perform", "plain", "say", "tell_json", "tell_table"]
+__all__ = [
+    "Json",
+    "ShowTokens",
+    "StoreUrl",
+    "counted",
+    "named",
+    "opened",
+    "perform",
+    "plain",
+    "say",
+    "tell_json",
+    "tell_table",
+]
 
 T = TypeVar("T")
 _PIPE_WIDTH: Final = 10_000
@@ -46,14 +61,26 @@ def perform(work: Coroutine[Any, Any, T]) -> T:
     return asyncio.run(work)
 
 
-@asynccontextmanager
-async def opened(address: str) -> AsyncIterator[FlowEventStore]:
-    """The store at `address`, while the block runs. Raises what opening it raises, and a usage error for an address that
-    is none."""
+@contextmanager
+def named(address: str) -> Iterator[None]:
+    """A block that opens the store at `address`: an address that is none is wrong usage."""
     try:
-        store = open_store(address)
+        parse_address(address)
+        yield
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--store") from None
+
+
+@asynccontextmanager
+async def opened(address: str, *, make: bool = False) -> AsyncIterator[FlowEventStore]:
+    """The store at `address`, while the block runs. With `make` it is made or migrated if it must be; a command that only looks,
+    or deletes, leaves it false and is refused instead. Raises what opening it raises, and a usage error for an address
+    that is none."""
+    parsed = parse_address(address)
+    if not make and parsed.kind == "jsonl" and not (folder := JsonlFolder(address).path).is_dir():
+        raise StoreError(f"JSONL folder {folder} does not exist")
+    with named(address):
+        store = open_store(address, migrate=make)
     try:
         yield store
     finally:

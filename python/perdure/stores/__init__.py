@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from perdure.errors import StoreError
+from perdure.stores.address import parse_address
 from perdure.stores.base import (
     ActiveHook,
     Append,
@@ -49,25 +50,23 @@ __all__ = [
 ]
 
 
-def open_store(address: str) -> FlowEventStore:
+def open_store(address: str, *, migrate: bool = True) -> FlowEventStore:
     """The store at an address: `memory:`, a folder of JSONL files such as `jsonl:///runs`, a PostgreSQL
-    URL such as `postgresql://app@db.example/flows`, or a SQLite path or URL such as `app.db` or `sqlite:///app.db`.
+    URL such as `postgresql://app@db.example/flows?schema=tenant`, or a SQLite path or URL such as `app.db` or
+    `sqlite:///app.db`. With `migrate` false a database that is missing or has another release's schema is refused, for
+    programs that may not change tables.
 
     Raises `StoreError` for a scheme this release has no store for, and what opening the store raises."""
-    scheme, colon, _ = address.partition(":")
-    if address == "memory":
-        raise StoreError("'memory' names a file; write 'memory:' for a store in memory, or './memory' for that file")
-    if address in ("memory:", "memory://"):
+    parsed = parse_address(address)
+    if parsed.kind == "memory":
         return MemoryEventStore()
-    if scheme == "jsonl" and colon:
-        return JsonlEventStore(address)
-    if scheme in ("postgresql", "postgres") and colon:
-        store: FlowEventStore = __getattr__("PostgresEventStore")(address)
+    if parsed.kind == "jsonl":
+        return JsonlEventStore(parsed.text)
+    if parsed.kind == "postgres":
+        options = {} if parsed.schema is None else {"schema": parsed.schema}
+        store: FlowEventStore = __getattr__("PostgresEventStore")(parsed.text, migrate=migrate, **options)
         return store
-    if colon and scheme.isalnum() and len(scheme) > 1 and scheme != "sqlite":
-        known = "'memory:', 'jsonl:folder', 'postgresql://…', a file path or 'sqlite:///path'"
-        raise StoreError(f"no store for {scheme!r} addresses; use {known}")
-    return SqliteEventStore(address)
+    return SqliteEventStore(parsed.text, migrate=migrate)
 
 
 def __getattr__(name: str) -> Any:

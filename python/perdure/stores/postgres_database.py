@@ -13,7 +13,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from perdure.errors import OutcomeUnknown, StoreError, StoreUnavailable
 from perdure.instant import due_key
-from perdure.stores.migrations import Migration, bundled, pending
+from perdure.stores.migrations import Announce, Migration, bundled, lacking, pending
 from perdure.stores.postgres_steps import register
 
 __all__ = ["Connection", "PostgresDatabase", "Preparing", "is_contention", "is_lost", "is_pooled"]
@@ -98,7 +98,15 @@ class PostgresDatabase:
         register(connection.adapters)
         return connection
 
-    async def prepare(self, wait_seconds: float, *, migrate: bool) -> int:
+    async def pending(self, wait_seconds: float) -> list[Migration]:
+        """The migrations that the schema lacks; changes nothing. Raises as `prepare`."""
+        async with await self.connect(wait_seconds, prepare_threshold=None) as connection:
+            try:
+                return await self._pending(connection, bundled("postgres"))
+            except psycopg.Error as error:
+                raise self.failure(error, "opening it") from None
+
+    async def prepare(self, wait_seconds: float, *, migrate: bool, announce: Announce = lambda _: None) -> int:
         """Brings the schema to this release's state, or with `migrate` false refuses one that is in another. Gives the server's
         clock, ns.
 
@@ -106,7 +114,7 @@ class PostgresDatabase:
         # A migration is many statements in one text, which cannot be prepared.
         async with await self.connect(wait_seconds, prepare_threshold=None) as connection:
             try:
-                await self._prepare(connection, bundled("postgres"), migrate)
+                await self._prepare(connection, bundled("postgres"), migrate, announce)
                 if self.prepare_threshold == "auto" and not await is_pooled(connection):
                     self._options["prepare_threshold"] = _USES_BEFORE_PREPARING
                 ((now,),) = await (await connection.execute(self.sql("SELECT @schema@.flow_clock()"))).fetchall()
@@ -114,19 +122,17 @@ class PostgresDatabase:
             except psycopg.Error as error:
                 raise self.failure(error, "opening it") from None
 
-    async def _prepare(self, connection: Connection, known: list[Migration], migrate: bool) -> None:
+    async def _prepare(self, connection: Connection, known: list[Migration], migrate: bool, announce: Announce) -> None:
         due = await self._pending(connection, known)
         if not due:
             return
         if not migrate:
-            names = ", ".join(migration.name for migration in due)
-            raise StoreError(
-                f"{self} lacks the migrations {names}; run 'perdure migrate' with a role that may change tables"
-            )
+            raise lacking(str(self), due)
         async with connection.transaction():
             await connection.execute("SELECT pg_advisory_xact_lock(hashtext('perdure'), hashtext($1))", (self.schema,))
             # Another process may have applied them while this one waited for the lock.
             for migration in await self._pending(connection, known):
+                announce(migration)
                 await self._apply(connection, migration)
 
     async def _pending(self, connection: Connection, known: list[Migration]) -> list[Migration]:

@@ -89,7 +89,7 @@ class SqliteEventStore(SqliteRetention):
 
     The file is opened, and migrated if it must be, before the constructor returns. That raises `StoreUnavailable` if it
     cannot be opened now and `StoreError` if it is not ours to open: a database of the reference engine, or one that a newer
-    release wrote.
+    release wrote. With `migrate` false a file that is missing or lacks migrations is refused as it is.
     """
 
     def __init__(

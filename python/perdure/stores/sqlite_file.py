@@ -68,7 +68,7 @@ class SqliteFile:
             raise StoreError(f"SQLite {sqlite3.sqlite_version} is too old for perdure; use 3.37 or newer")
         if not migrate:
             self.check()
-        elif not self.in_memory:
+        if migrate and not self.in_memory:
             try:
                 Path(self.path).parent.mkdir(parents=True, exist_ok=True)
             except OSError as error:
@@ -87,7 +87,7 @@ class SqliteFile:
 
     def check(self) -> None:
         """Raises `StoreError` for a file that is missing or lacks a migration, and as `pending`."""
-        if due := self.pending():
+        if not self.in_memory and (due := self.pending()):
             if not Path(self.path).exists():
                 raise StoreError(f"{self} does not exist; make it with 'perdure migrate'")
             raise lacking(str(self), due)
