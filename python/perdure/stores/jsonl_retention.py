@@ -95,7 +95,7 @@ def read_tombstone(folder: JsonlFolder, run_id: str) -> Tombstone:
             text["terminal_event_id"],
             text["history_sha256"],
         )
-    except (OSError, Serialization, KeyError, TypeError):
+    except (OSError, Serialization, KeyError, TypeError, ValueError):
         raise StoreError(f"{file} is no tombstone; restore it from a backup") from None
 
 
@@ -123,7 +123,7 @@ def load_history_holds(folder: JsonlFolder, state: JsonlState) -> None:
                 HistoryHold(run_id, row["hold_id"], row["reason"], parse_instant(row["created_at"]))
                 for row in decode(file.read_bytes().strip())
             ]
-        except (Serialization, KeyError, TypeError):
+        except (Serialization, KeyError, TypeError, ValueError):
             raise StoreError(
                 f"{file} holds no retention holds; restore it, or delete it to release the history, and open the store again"
             ) from None

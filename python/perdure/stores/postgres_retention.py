@@ -38,7 +38,10 @@ _BURY: Final = """
 INSERT INTO @schema@.flow_tombstones (run_id, deleted_at, last_sequence, last_event_id, history_sha256)
 SELECT t.run_id, $2, t.last_sequence, t.event_id, t.digest
 FROM unnest($1::text[], $3::bigint[], $4::text[], $5::bytea[]) AS t (run_id, last_sequence, event_id, digest)"""
-_TABLES: Final = ("flow_commits", "flow_wakeups", "flow_hooks", "flow_links", "flow_history_holds", "flow_runs")
+_TABLES: Final = (
+    *("flow_commits", "flow_wakeups", "flow_hooks", "flow_links", "flow_history_holds"),
+    *("flow_tasks", "flow_task_dead_letters", "flow_runs"),
+)
 """What a run has rows in, by `run_id`."""
 _TOMBSTONE: Final = """
 SELECT run_id, deleted_at, last_sequence, last_event_id, history_sha256 FROM @schema@.flow_tombstones WHERE run_id = $1"""

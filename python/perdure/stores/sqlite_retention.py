@@ -24,7 +24,10 @@ WHERE l.run_id IN ({}) AND NOT EXISTS (SELECT 1 FROM flow_tombstones AS t WHERE 
 NAMING: Final = "SELECT l.linked_run_id, l.run_id FROM flow_links AS l WHERE l.linked_run_id IN ({})"
 _TOMBSTONE: Final = "SELECT run_id, deleted_at, last_sequence, last_event_id, history_sha256 FROM flow_tombstones"
 _LINES: Final = "SELECT lines FROM flow_commits WHERE run_id = ? ORDER BY first_sequence"
-_TABLES: Final = ("flow_commits", "flow_wakeups", "flow_hooks", "flow_links", "flow_history_holds", "flow_runs")
+_TABLES: Final = (
+    *("flow_commits", "flow_wakeups", "flow_hooks", "flow_links", "flow_history_holds"),
+    *("flow_tasks", "flow_task_dead_letters", "flow_runs"),
+)
 """What a run has rows in, by `run_id`."""
 HOLDS: Final = """
 SELECT run_id, hold_id, reason, created_at FROM flow_history_holds
