@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from perdure.builds import (
         RuntimeBuildCompatibility as RuntimeBuildCompatibility,
     )
+    from perdure.builds import (
+        RuntimeBuildId as RuntimeBuildId,
+    )
     from perdure.codec import (
         PayloadCodec as PayloadCodec,
     )
@@ -32,6 +35,9 @@ if TYPE_CHECKING:
     )
     from perdure.context import (
         WorkflowContext as WorkflowContext,
+    )
+    from perdure.dispatcher import (
+        FlowTaskDispatcher as FlowTaskDispatcher,
     )
     from perdure.engine import (
         FlowEngine as FlowEngine,
@@ -207,6 +213,30 @@ if TYPE_CHECKING:
     from perdure.policy import (
         RetryPolicy as RetryPolicy,
     )
+    from perdure.queues import (
+        DurableTaskQueue as DurableTaskQueue,
+    )
+    from perdure.queues import (
+        FlowTaskQueue as FlowTaskQueue,
+    )
+    from perdure.queues import (
+        MemoryTaskQueue as MemoryTaskQueue,
+    )
+    from perdure.queues import (
+        TaskLease as TaskLease,
+    )
+    from perdure.queues import (
+        TaskWorker as TaskWorker,
+    )
+    from perdure.routing import (
+        RuntimeBuildTaskRouter as RuntimeBuildTaskRouter,
+    )
+    from perdure.scheduler import (
+        DueWork as DueWork,
+    )
+    from perdure.scheduler import (
+        FlowScheduler as FlowScheduler,
+    )
     from perdure.snapshot import (
         WorkflowRunSnapshot as WorkflowRunSnapshot,
     )
@@ -246,6 +276,39 @@ if TYPE_CHECKING:
     from perdure.stores import (
         open_store as open_store,
     )
+    from perdure.task_kinds import (
+        DisposeHook as DisposeHook,
+    )
+    from perdure.task_kinds import (
+        DisposeHookByToken as DisposeHookByToken,
+    )
+    from perdure.task_kinds import (
+        DriveRun as DriveRun,
+    )
+    from perdure.task_kinds import (
+        FlowTask as FlowTask,
+    )
+    from perdure.task_kinds import (
+        ResumeDueRetries as ResumeDueRetries,
+    )
+    from perdure.task_kinds import (
+        ResumeDueWaits as ResumeDueWaits,
+    )
+    from perdure.task_kinds import (
+        ResumeHook as ResumeHook,
+    )
+    from perdure.task_kinds import (
+        ResumeHookByToken as ResumeHookByToken,
+    )
+    from perdure.task_kinds import (
+        ResumeScheduledRun as ResumeScheduledRun,
+    )
+    from perdure.task_kinds import (
+        ResumeWait as ResumeWait,
+    )
+    from perdure.tasks import (
+        TaskOutcome as TaskOutcome,
+    )
     from perdure.values import (
         CancellationRequest as CancellationRequest,
     )
@@ -265,7 +328,12 @@ __all__ = [
     "CallFromOwnStep",
     "CancellationRequest",
     "ChildOperationReference",
+    "DisposeHook",
+    "DisposeHookByToken",
+    "DriveRun",
+    "DueWork",
     "DuplicateId",
+    "DurableTaskQueue",
     "EncryptedPayloads",
     "EndTimedOut",
     "EngineClosed",
@@ -277,6 +345,10 @@ __all__ = [
     "FlowError",
     "FlowEventStore",
     "FlowRuntime",
+    "FlowScheduler",
+    "FlowTask",
+    "FlowTaskDispatcher",
+    "FlowTaskQueue",
     "FlowWorker",
     "ForeignAwaitError",
     "HistoryLimitExceeded",
@@ -296,6 +368,7 @@ __all__ = [
     "LeaseHeld",
     "LeaseLost",
     "MemoryEventStore",
+    "MemoryTaskQueue",
     "NonDeterministic",
     "NonRetryable",
     "OutcomeUnknown",
@@ -307,6 +380,12 @@ __all__ = [
     "QueueBackpressure",
     "RawCommand",
     "ReplayLimitExceeded",
+    "ResumeDueRetries",
+    "ResumeDueWaits",
+    "ResumeHook",
+    "ResumeHookByToken",
+    "ResumeScheduledRun",
+    "ResumeWait",
     "RetryAfter",
     "RetryPolicy",
     "RunConflict",
@@ -315,7 +394,9 @@ __all__ = [
     "RunSummary",
     "RunTerminal",
     "RuntimeBuildCompatibility",
+    "RuntimeBuildId",
     "RuntimeBuildRouteNotFound",
+    "RuntimeBuildTaskRouter",
     "RuntimeBuildUnavailable",
     "RuntimeCommand",
     "Serialization",
@@ -330,7 +411,10 @@ __all__ = [
     "StoreError",
     "StoreRefusal",
     "StoreUnavailable",
+    "TaskLease",
     "TaskLeaseLost",
+    "TaskOutcome",
+    "TaskWorker",
     "UnsupportedEventSchemaVersion",
     "Wakeup",
     "WorkflowContext",
@@ -347,7 +431,7 @@ __all__ = [
 
 _HOMES: Final[dict[str, str]] = {
     **dict.fromkeys(("BlockingFlowEngine",), "perdure.blocking"),
-    **dict.fromkeys(("RuntimeBuildCompatibility",), "perdure.builds"),
+    **dict.fromkeys(("RuntimeBuildCompatibility", "RuntimeBuildId"), "perdure.builds"),
     **dict.fromkeys(("PayloadCodec", "PayloadPlace"), "perdure.codec"),
     **dict.fromkeys(("EncryptedPayloads",), "perdure.codec_encrypted"),
     **dict.fromkeys(("RawCommand", "RuntimeCommand"), "perdure.commands"),
@@ -370,6 +454,28 @@ _HOMES: Final[dict[str, str]] = {
     ),
     **dict.fromkeys(("CancellationRequest", "ChildOperationReference", "WorkflowProgress"), "perdure.values"),
     **dict.fromkeys(("FlowWorker",), "perdure.worker"),
+    **dict.fromkeys(("DueWork", "FlowScheduler"), "perdure.scheduler"),
+    **dict.fromkeys(("RuntimeBuildTaskRouter",), "perdure.routing"),
+    **dict.fromkeys(
+        ("DurableTaskQueue", "FlowTaskQueue", "MemoryTaskQueue", "TaskLease", "TaskWorker"), "perdure.queues"
+    ),
+    **dict.fromkeys(("FlowTaskDispatcher",), "perdure.dispatcher"),
+    **dict.fromkeys(
+        (
+            "DisposeHook",
+            "DisposeHookByToken",
+            "DriveRun",
+            "FlowTask",
+            "ResumeDueRetries",
+            "ResumeDueWaits",
+            "ResumeHook",
+            "ResumeHookByToken",
+            "ResumeScheduledRun",
+            "ResumeWait",
+        ),
+        "perdure.task_kinds",
+    ),
+    **dict.fromkeys(("TaskOutcome",), "perdure.tasks"),
 }
 """Where each name lives; what is not listed is an error. Names are loaded when first used, so that `import perdure` is quick."""
 

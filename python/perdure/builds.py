@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Self
 
 from perdure.errors import InvalidRuntimeBuildId, RuntimeBuildUnavailable
 
-__all__ = ["RuntimeBuildCompatibility", "admit", "check_build_id"]
+__all__ = ["RuntimeBuildCompatibility", "RuntimeBuildId", "admit", "check_build_id"]
 
 _GRAMMAR: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9\-_.:+/@]{0,126}[A-Za-z0-9])?")
 
@@ -19,6 +19,17 @@ def check_build_id(value: str) -> str:
     if _GRAMMAR.fullmatch(value) is None:
         raise InvalidRuntimeBuildId(value)
     return value
+
+
+class RuntimeBuildId(str):
+    """A build id, checked: 1 to 128 ASCII letters, digits and `- _ . : + / @`, beginning and ending with a letter or
+    digit. Raises `InvalidRuntimeBuildId`. Wherever a build id is asked for, plain text will do and is checked too."""
+
+    __slots__ = ()
+
+    def __new__(cls, value: str) -> Self:
+        """The id of this text."""
+        return super().__new__(cls, check_build_id(value))
 
 
 @dataclass(frozen=True, slots=True)

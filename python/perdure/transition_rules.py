@@ -50,6 +50,7 @@ RULES: Final[dict[str, str]] = {
     "cancel_without_request": "cancel is only allowed after a cancellation request",
     # host calls (spec 06) -------------------------------------------------------------------------------------
     "wait_not_due": "wait {id!r} is not due before {value}; pass early=True to fire it now",
+    "task_target": "a {kind} task does not name this run, so it cannot be sent to the workers of its build",
     "token_ambiguous": "the token belongs to more than one active hook; resume by run id and hook id",
     "no_events": "the run has no events yet; start it first",
     # the seam ---------------------------------------------------------------------------------------------------

@@ -64,7 +64,13 @@ class SqliteTaskRows:
         self.clock = clock
 
     async def put(self, queue: str, tasks: Sequence[NewTask], capacity: int | None) -> list[bool | None]:
-        """As `TaskRows.put`."""
+        """As `TaskRows.put`. A scheduler whose tasks are all there already takes no lock."""
+
+        def is_there(db: sqlite3.Connection) -> bool:
+            return all(t.drives and db.execute(_HAS_DRIVE, (queue, t.run_id)).fetchone() for t in tasks)
+
+        if await self._read(is_there):
+            return [False for _ in tasks]
 
         def work(db: sqlite3.Connection, now: int) -> list[bool | None]:
             at, room = now // 1000, None
