@@ -103,6 +103,7 @@ class SqliteEventStore(SqliteRetention):
     ) -> None:
         self._file = SqliteFile.at(address, synchronous, busy_seconds)
         self._clock = clock
+        self._process = os.getpid()
         connection, self._turns = self._file.open_writer(migrate=migrate)
         self._writer = SqliteWriter(self._file, connection, clock, self._turns)
         self._writing = ThreadPoolExecutor(1, "perdure-sqlite-writer")
@@ -125,6 +126,7 @@ class SqliteEventStore(SqliteRetention):
 
     async def commit(self, appends: Sequence[Append]) -> list[Committed | FlowError]:
         """As `FlowEventStore.commit`."""
+        self._check_process()
         return await self._group.commit(appends)
 
     async def history(self, run_id: str, after: int = 0) -> bytes:
@@ -324,12 +326,20 @@ class SqliteEventStore(SqliteRetention):
         return answers
 
     async def _transact(self, work: Callable[[sqlite3.Connection, int], T]) -> T:
+        self._check_process()
         return await self._group.between_groups(lambda: self._writer.transact(work))
 
     async def _read(self, query: Callable[[sqlite3.Connection], T]) -> T:
         return await self._on_reader(lambda: self._with_reader(query))
 
+    def _check_process(self) -> None:
+        if os.getpid() != self._process:  # no thread of the store came along, and its locks are the parent's
+            raise StoreError(
+                f"{self._file} was opened before this process was forked; open it in each process, after the fork"
+            )
+
     async def _on_reader(self, read: Callable[[], T]) -> T:
+        self._check_process()
         if self._closing is not None:
             raise StoreError(f"{self._file} is closed; open the store again to use it")
         return await asyncio.get_running_loop().run_in_executor(self._reading, self._reading_failures, read)

@@ -32,6 +32,7 @@ _LONG: Final = 32 * _MEBIBYTE
 _DESERTED: Final = 256 * _MEBIBYTE
 """Whoever is elected does not cut a log this long, being stopped perhaps: all who have the file open try."""
 _FRAME: Final = 4096 + 24
+_PASSES: Final = 3
 
 
 class Checkpointer:
@@ -110,6 +111,10 @@ class Checkpointer:
     def _checkpoint(self, connection: sqlite3.Connection) -> None:
         state = size, _ = self._state_of_the_log()
         frames, copied = _passive(connection)
+        for _ in range(_PASSES):
+            if (frames - copied) * _FRAME < _GROWN or monotonic() < self._read_until:
+                break
+            frames, copied = _passive(connection)  # the less is left, the shorter the others wait
         is_long = size >= _LONG
         if (frames != copied and frames * _FRAME >= _GROWN) or is_long:
             if monotonic() < self._read_until or not self._turns.take(_EVERY_SECONDS):
