@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from stores.engine_traces import transcript
 from stores.tables import compare_with_replay, tables_of
 from stores.traces import Trace, Traced, listed
 
@@ -15,14 +17,17 @@ from perdure.kernel import KernelName
 from perdure.stores import JsonlEventStore, MemoryEventStore, PostgresEventStore, SqliteEventStore
 from perdure.stores.base import FlowEventStore, RunFilter
 from perdure.testing._store_suite import StoreClock
+from perdure.testing._stories import START
 from perdure.testing.postgres import shared_server
+from perdure.testing.virtual_time import VirtualTimeLoop, run
 
 SEEDS = int(os.environ.get("TRACES", "3"))
 """How many traces there are; `make traces` asks for more."""
 STEPS = 300
+ENGINE_STEPS = 60
 
 
-def opened(name: str, folder: Path, clock: StoreClock, schema: str) -> FlowEventStore:
+def opened(name: str, folder: Path, clock: Callable[[], int], schema: str) -> FlowEventStore:
     match name:
         case "memory":
             return MemoryEventStore(clock)
@@ -64,6 +69,26 @@ def test_one_trace_leaves_all_stores_alike(seed: int, tmp_path: Path) -> None:
             await traced.store.close()
 
     asyncio.run(test())
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_one_trace_of_engine_calls_leaves_all_stores_alike(seed: int, tmp_path: Path) -> None:
+    kernel: KernelName = "pure" if seed % 2 else "rust"
+
+    def told(name: str) -> list[object]:
+        async def test(loop: VirtualTimeLoop) -> list[object]:
+            store = opened(name, tmp_path, loop.clock_ns, f"engine trace {seed}")
+            try:
+                return await transcript(store, loop, kernel, seed, ENGINE_STEPS)
+            finally:
+                await store.close()
+
+        return run(test, START)
+
+    expected = told("memory")
+    for name in NAMES[1:]:
+        for number, (ours, theirs) in enumerate(zip(expected, told(name), strict=True)):
+            assert theirs == ours, f"{name} differs at {number}"
 
 
 async def compare_tables(stores: list[Traced]) -> None:
