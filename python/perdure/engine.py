@@ -129,7 +129,8 @@ class FlowEngine(Inspection):
     refused, None to wait for them (R14); `lease`, `lease_ttl` and `poll_interval` for other
     engines' appends (R2); `max_failures` of a worker's drives before a hold (R44); `max_history_events` (R6);
     `cache_bytes` of idle projections, counted by their histories; `observer` and its queue's `observer_limit` (R52);
-    `random` for back-off only; `codec` for what payloads are stored as (R42).
+    `strict_replay` replays async workflows from the start at each ask and asserts the same commands (R63); `random` for
+    back-off only; `codec` for what payloads are stored as (R42).
     """
 
     def __init__(
@@ -156,6 +157,7 @@ class FlowEngine(Inspection):
         cache_bytes: int = 64 * 1024 * 1024,
         observer: Observer | None = None,
         observer_limit: int = 10_000,
+        strict_replay: bool = False,
         random: Random | None = None,
         codec: PayloadCodec | None = None,
     ) -> None:
@@ -192,7 +194,9 @@ class FlowEngine(Inspection):
             max_event_bytes=max_event_bytes,
             patience_seconds=store_patience.total_seconds(),
             clock=clock or self._store.clock,
-            program=lambda run_id: RuntimeProgram(runtime, run_id, self._coding),
+            program=lambda run_id: RuntimeProgram(
+                runtime, run_id, self._coding, self._kernel.json_equal, strict_replay
+            ),
             attempts=self._attempts,
             discarded=_log_discarded,
             committed=self._observe,
@@ -263,6 +267,8 @@ class FlowEngine(Inspection):
             lingering.cancel()
         if self._lingering:
             await asyncio.wait(self._lingering)
+        for session in self._sessions.values():
+            session.evicted()
         await self._keeper.close()
         if self._observing is not None:
             await self._observing.close()
@@ -346,11 +352,6 @@ class FlowEngine(Inspection):
     def observations_dropped(self) -> int:
         """Events the observer was not told of because its queue of `observer_limit` was full (R52)."""
         return self._observing.dropped if self._observing is not None else 0
-
-    @property
-    def leases(self) -> bool:
-        """Whether this engine leases the runs it drives (R2)."""
-        return self._shell.leasing.enabled
 
     @property
     def owner(self) -> str:
@@ -699,6 +700,7 @@ class FlowEngine(Inspection):
             return
         if session.run is None or session.run.terminal or session.run.last_sequence == 0:
             self._sessions.pop(session.run_id, None)
+            session.evicted()
             return
         self._sessions.move_to_end(session.run_id)
         total = sum(s.size for s in self._sessions.values())
@@ -708,6 +710,7 @@ class FlowEngine(Inspection):
             if not oldest.users and oldest.active is None:
                 total -= oldest.size
                 del self._sessions[oldest.run_id]
+                oldest.evicted()
 
     def _attempts(self, run_id: str, on_outcome: Callable[[], None]) -> Attempts:
         return Attempts(

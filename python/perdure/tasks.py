@@ -301,7 +301,7 @@ class _Handling:
     def _after_drive(self, error: FlowError) -> Disposition:
         """The event of the task, if it has one, is durable; the drive after it failed and the run says so by a count, a
         hold or its new owner: what is left comes back with the run (R44)."""
-        if isinstance(error, _TAKEN) or self.engine.leases:
+        if isinstance(error, _TAKEN) or self.engine.leasing.enabled:
             return Ack()
         return Nack(error.code)
 

@@ -7,6 +7,13 @@ import pytest
 pytest.register_assert_rewrite(
     *(
         f"perdure.testing.{name}"
-        for name in ("store_contract", "_lease_contract", "_retention_contract", "_store_suite", "_stories")
+        for name in (
+            "store_contract",
+            "_lease_contract",
+            "_retention_contract",
+            "_runnable_contract",
+            "_store_suite",
+            "_stories",
+        )
     )
 )

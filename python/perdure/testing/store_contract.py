@@ -22,6 +22,7 @@ from perdure.kernel import Batch, Run
 from perdure.stores.base import ActiveHook, Append, Committed, FlowEventStore, RunFilter, RunRecord, RunSummary, Wakeup
 from perdure.testing._lease_contract import LeaseContract
 from perdure.testing._retention_contract import RetentionContract
+from perdure.testing._runnable_contract import RunnableContract
 from perdure.testing._store_suite import on_a_store, raised, told
 from perdure.testing._stories import (
     SECOND,
@@ -45,7 +46,7 @@ _RANK = {"wait": 0, "retry": 2}
 _RETRY = {"max_attempts": 3, "delay_ms": 1000}
 
 
-class StoreContract(LeaseContract, RetentionContract):
+class StoreContract(LeaseContract, RetentionContract, RunnableContract):
     """Subclass it, say how a store is made, and let pytest collect it. Leases are tested by the class it extends."""
 
     # appends (scenario 61) -----------------------------------------------------------------------------------
