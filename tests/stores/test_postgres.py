@@ -195,6 +195,7 @@ async def test_every_question_of_the_store_reads_an_index(schema: str) -> None:
         (LAST, (["run-1"],), {"flow_runs_pkey"}),
         (page, values, {"flow_runs_pkey"}),
         (by_status, of_status, {"flow_runs_by_status"}),
+        (*listing(RunFilter(name="rare"), None, 10), {"flow_runs_by_name"}),
         (LEASE, (None, "r"), {"flow_runs_pkey"}),
         (NEXT_CLAIM, wanted, {"flow_runs_by_claim"}),
         (CLAIM, (None, "me", 3, SECOND, *wanted), {"flow_runs_by_claim", "flow_runs_held_by_claim", "flow_runs_pkey"}),

@@ -219,6 +219,16 @@ def test_a_closed_store_says_so(path: Path) -> None:
         (*listing(RunFilter(), "r", 10), "SEARCH flow_runs USING PRIMARY KEY"),
         (*listing(RunFilter(status=("running",)), "r", 10), "SEARCH flow_runs USING INDEX flow_runs_by_status"),
         (*listing(RunFilter(held=True), "r", 10), "SEARCH flow_runs USING INDEX flow_runs_held"),
+        (*listing(RunFilter(terminal=False), "r", 10), "SEARCH flow_runs USING INDEX flow_runs_open"),
+        (*listing(RunFilter(terminal=False), None, 10), "SCAN flow_runs USING INDEX flow_runs_open"),
+        (
+            *listing(RunFilter(name="demo"), "r", 10),
+            "SEARCH flow_runs USING INDEX flow_runs_by_name (name=? AND run_id>?)",
+        ),
+        (
+            *listing(RunFilter(name="demo", version="1", build="b1"), None, 10),
+            "SEARCH flow_runs USING INDEX flow_runs_by_name (name=?)",
+        ),
         (*claim_query(Wanted(), START), "SEARCH flow_runs USING INDEX flow_runs_by_claim (claim_at<?)"),
         (*claim_query(KNOWN, START), "SEARCH flow_runs USING INDEX flow_runs_by_claim (claim_at<?)"),
         (*held_query(KNOWN), "SCAN flow_runs USING INDEX flow_runs_held"),

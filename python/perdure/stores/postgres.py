@@ -3,15 +3,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any, Final, Literal, Self, TypeVar
 
-import psycopg
-
-from perdure.errors import FlowError, LeaseLost, RunNotFound, StoreError
+from perdure.errors import FlowError, LeaseLost, RunNotFound
 from perdure.instant import MAX_NS, MIN_NS, due_key, parse_instant
 from perdure.stores import leases, postgres_claims
 from perdure.stores.base import (
@@ -28,12 +24,12 @@ from perdure.stores.base import (
     Wakeup,
 )
 from perdure.stores.leases import Columns, Wanted
+from perdure.stores.postgres_asking import Ask, PostgresAsking, Row
 from perdure.stores.postgres_batches import COMMIT, answers_of, arguments_of
-from perdure.stores.postgres_database import Connection, PostgresDatabase, Preparing, is_contention, is_lost
+from perdure.stores.postgres_database import Connection, PostgresDatabase, Preparing
 from perdure.stores.postgres_group import AsyncGroupCommitter
 from perdure.stores.postgres_hints import PostgresHints, channel_of
-from perdure.stores.postgres_pool import PostgresPool, is_stale
-from perdure.stores.postgres_retention import Ask, PostgresRetention
+from perdure.stores.postgres_retention import PostgresRetention
 from perdure.stores.postgres_steps import STEP, STEPS, arguments_of_one, arguments_of_steps, is_step
 from perdure.stores.rules import (
     ALL_RUNS,
@@ -52,11 +48,8 @@ from perdure.stores.task_rows import TaskRows
 __all__ = ["Durability", "PostgresEventStore"]
 
 Durability = Literal["on", "off", "local", "remote_write", "remote_apply"]
-Row = tuple[Any, ...]
-_Lender = Callable[[PostgresPool], AbstractAsyncContextManager[Connection]]
-
-_TRIES: Final = 5
 T = TypeVar("T")
+
 _FEWEST_CONNECTIONS: Final = 2
 
 HISTORY: Final = """
@@ -123,21 +116,19 @@ class PostgresEventStore(PostgresRetention):
             raise ValueError(f"synchronous is {synchronous!r}; use a value of PostgreSQL's synchronous_commit, or None")
         self._database = PostgresDatabase(address, schema, prepare_threshold, listen_address)
         self._set_clock = clock
-        self._pool_size = pool_size
-        self._wait_seconds = wait_seconds
-        self._answer_seconds = answer_seconds
         self._synchronous = synchronous
-        self._migrate = migrate
+        self._settings: dict[str, Any] = {
+            "wait_seconds": wait_seconds,
+            "answer_seconds": answer_seconds,
+            "migrate": migrate,
+        }
         self._channel = channel_of(schema)
         self._steps = AsyncGroupCommitter(self._write_steps, str(self._database))
         self._group = AsyncGroupCommitter(self._write, str(self._database))
         self._hints = PostgresHints(self._database, self._ask_for_changes, wait_seconds)
-        self._pool: PostgresPool | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._opening = asyncio.Lock()
-        self._writer: Connection | None = None
-        self._keeping = AsyncExitStack()  # what gives it back
-        self._closed = False
+        self._asking = PostgresAsking(
+            self._database, pool_size, opened=self._set_reading, changed=self._hints.changed, **self._settings
+        )
         self._reading = (time.time_ns(), time.monotonic_ns())  # of the server's clock, and ours when it came
 
     @classmethod
@@ -169,12 +160,12 @@ class PostgresEventStore(PostgresRetention):
         """Moves runs on, all in one round trip; None for those that changed nothing, be it a refusal or a renewal."""
         if len(appends) == 1:
             values = arguments_of_one(appends[0], self._test_time(), self._synchronous)
-            ((now,),) = await self._change(self._kept, STEP, values)
+            ((now,),) = await self._asking.change_on_kept(STEP, *values)
             moved = {0} if now is not None else set()
         else:
             order = sorted(range(len(appends)), key=lambda n: appends[n].batch.run_id)
             values = arguments_of_steps([appends[n] for n in order], self._test_time(), self._synchronous)
-            ((now, places),) = await self._change(self._kept, STEPS, values)
+            ((now, places),) = await self._asking.change_on_kept(STEPS, *values)
             moved = set(order) if places is None else {order[place - 1] for place in places}
         if moved:
             self._note(now)
@@ -182,7 +173,7 @@ class PostgresEventStore(PostgresRetention):
 
     async def _write(self, appends: Sequence[Append]) -> list[Committed | FlowError]:
         values = (*arguments_of(appends), self._test_time(), self._synchronous, self._channel)
-        rows = await self._change(PostgresPool.lend, COMMIT, values)
+        rows = await self._change(COMMIT, *values)
         answers = answers_of(appends, rows)
         self._note(rows[0][1])
         return answers
@@ -258,7 +249,7 @@ class PostgresEventStore(PostgresRetention):
     async def wait_for_change(self, seen: int, timeout_seconds: float) -> int:
         """As `FlowEventStore.wait_for_change`: woken by what this store object commits, and by other processes where they
         append to runs that they do not drive, or create some. What else they do is seen when the time is up."""
-        await self._opened()
+        await self._asking.open()
         return await self._hints.wait(seen, timeout_seconds)
 
     # leases --------------------------------------------------------------------------------------------------
@@ -295,7 +286,7 @@ class PostgresEventStore(PostgresRetention):
         return await self._claim(postgres_claims.CLAIM_HELD, self._test_time(), owner, k, ttl_ns, *wanted, build)
 
     async def _claim(self, statement: str, *values: object) -> list[Claimed]:
-        claimed = [Claimed(*row) for row in await self._change(PostgresPool.lend, statement, values)]
+        claimed = [Claimed(*row) for row in await self._change(statement, *values)]
         if claimed:
             self._note(claimed[0].now)
         return claimed
@@ -348,16 +339,16 @@ class PostgresEventStore(PostgresRetention):
 
     async def void(self, owner: str) -> int:
         """As `FlowEventStore.void`."""
-        return len(await self._change(PostgresPool.lend, postgres_claims.VOID, (owner,)))
+        return len(await self._change(postgres_claims.VOID, owner))
 
     async def set_hold(self, run_id: str, hold: str, *, expected_sequence: int) -> bool:
         """As `FlowEventStore.set_hold`."""
         values = (self._test_time(), run_id, hold, expected_sequence)
-        return self._changed(run_id, await self._change(PostgresPool.lend, postgres_claims.SET_HOLD, values))
+        return self._changed(run_id, await self._change(postgres_claims.SET_HOLD, *values))
 
     async def release_hold(self, run_id: str) -> bool:
         """As `FlowEventStore.release_hold`."""
-        return self._changed(run_id, await self._change(PostgresPool.lend, postgres_claims.RELEASE_HOLD, (run_id,)))
+        return self._changed(run_id, await self._change(postgres_claims.RELEASE_HOLD, run_id))
 
     def _changed(self, run_id: str, rows: list[Row]) -> bool:
         ((known, changed),) = rows
@@ -370,19 +361,14 @@ class PostgresEventStore(PostgresRetention):
     async def open(self) -> None:
         """Connects, and migrates if it must; what the first call does otherwise. Raises `StoreUnavailable`,
         `StoreError`."""
-        await self._opened()
+        await self._asking.open()
 
     async def close(self) -> None:
         """As `FlowEventStore.close`. Later calls raise `StoreError`."""
         await self._steps.close()
         await self._group.close()
-        self._closed = True
         await self._hints.close()
-        async with self._opening:
-            pool, self._pool = self._pool, None
-            if pool is not None:
-                await self._keeping.aclose()
-                await pool.close()
+        await self._asking.close()
 
     def elsewhere(self) -> PostgresEventStore:
         """As `FlowEventStore.elsewhere`: a connection belongs to one loop, so another store with connections of its own."""
@@ -391,22 +377,17 @@ class PostgresEventStore(PostgresRetention):
             self._set_clock,
             schema=self._database.schema,
             pool_size=_FEWEST_CONNECTIONS,
-            wait_seconds=self._wait_seconds,
-            answer_seconds=self._answer_seconds,
-            synchronous=self._synchronous,
             prepare_threshold=self._database.prepare_threshold,
             listen_address=self._database.listen_address,
-            migrate=self._migrate,
+            synchronous=self._synchronous,
+            **self._settings,
         )
 
     def task_rows(self) -> TaskRows:
         """The task queues in this schema, which `DurableTaskQueue` reads and writes."""
         from perdure.stores.postgres_queue import PostgresTaskRows
 
-        async def change(statement: str, *values: object) -> list[Row]:
-            return await self._change(PostgresPool.lend, statement, values)
-
-        return PostgresTaskRows(self._rows, change, self._test_time, self.clock, self._channel)
+        return PostgresTaskRows(self._rows, self._change, self._test_time, self.clock, self._channel)
 
     def clock(self) -> int:
         """As `FlowEventStore.clock`: the server's, as last heard, and the time since."""
@@ -419,102 +400,26 @@ class PostgresEventStore(PostgresRetention):
         """Takes over a reading of the server's clock; what `clock` said never goes back (R45)."""
         self._reading = (max(now, self.clock()), time.monotonic_ns())
 
+    def _set_reading(self, now: int) -> None:
+        """The first reading: until here it was this process's own clock, which may be wrong (R45)."""
+        self._reading = (now, time.monotonic_ns())
+
     def _test_time(self) -> int | None:
         return None if self._set_clock is None else self._set_clock()
-
-    async def _opened(self) -> PostgresPool:
-        if self._closed:
-            raise self._is_closed()
-        if self._pool is None:
-            async with self._opening:
-                if self._pool is None:
-                    now = await self._database.prepare(self._wait_seconds, migrate=self._migrate)
-                    # Until here it was this process's own clock, which may be wrong (R45).
-                    self._reading = (now, time.monotonic_ns())
-                    self._loop = asyncio.get_running_loop()
-                    self._pool = PostgresPool(self._database, self._pool_size, self._wait_seconds)
-        if self._loop is not asyncio.get_running_loop():
-            raise StoreError(f"{self._database} is used from a second event loop; make a store for each")
-        return self._pool
-
-    def _is_closed(self) -> StoreError:
-        return StoreError(f"{self._database} is closed; open the store again to use it")
 
     # asking --------------------------------------------------------------------------------------------------
 
     async def _rows(self, statement: str, *values: object) -> list[Row]:
-        """Asks what may be asked twice, again on another connection if the first was lost. Raises `StoreUnavailable`,
-        `StoreError`."""
-        pool, tries = await self._opened(), 0
-        while True:
-            tries += 1
-            async with pool.lend() as connection:
-                try:
-                    return await self._ask(connection, statement, values)
-                except psycopg.Error as error:
-                    if tries == _TRIES or not (is_lost(error) or is_contention(error)):
-                        raise self._database.failure(error, "reading") from None
+        return await self._asking.rows(statement, *values)
 
-    async def _change(self, lent: _Lender, statement: str, values: tuple[object, ...]) -> list[Row]:
-        """Runs one statement that must not run twice. Raises `StoreUnavailable` or `StoreError` with nothing written, or
-        `OutcomeUnknown`."""
-        pool, tries = await self._opened(), 0
-        while True:
-            tries += 1
-            async with lent(pool) as connection:
-                try:
-                    rows = await self._ask(connection, statement, values)
-                    self._hints.changed()
-                    return rows
-                except psycopg.Error as error:
-                    if is_lost(error):
-                        await connection.close()
-                        raise self._database.unknown("the connection was lost") from None
-                    if tries == _TRIES or not is_contention(error):
-                        raise self._database.failure(error, "writing") from None
+    async def _change(self, statement: str, *values: object) -> list[Row]:
+        return await self._asking.change(statement, *values)
 
     async def _transact(self, work: Callable[[Connection, Ask], Awaitable[T]]) -> T:
-        """Runs `work` in one transaction, again after contention, so `work` keeps nothing from one try to the next. Raises as
-        `_change`."""
-        pool, tries = await self._opened(), 0
-        while True:
-            tries += 1
-            async with pool.lend() as connection:
-
-                async def ask(statement: str, *values: object, connection: Connection = connection) -> list[Row]:
-                    return await self._ask(connection, statement, values)
-
-                try:
-                    async with connection.transaction():
-                        await connection.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
-                        return await work(connection, ask)
-                except psycopg.Error as error:
-                    if is_lost(error):
-                        await connection.close()
-                        raise self._database.unknown("the connection was lost") from None
-                    if tries == _TRIES or not is_contention(error):
-                        raise self._database.failure(error, "writing") from None
+        return await self._asking.transact(work)
 
     def _sql(self, statement: str) -> str:
         return self._database.sql(statement)
-
-    async def _ask(self, connection: Connection, statement: str, values: tuple[object, ...]) -> list[Row]:
-        """Raises what psycopg raises, with a server that does not answer in time among what is lost."""
-        try:
-            async with asyncio.timeout(self._answer_seconds):
-                cursor = await connection.execute(self._database.sql(statement), values, binary=True)
-                return await cursor.fetchall() if cursor.description else []
-        except TimeoutError:
-            await connection.close()
-            raise psycopg.OperationalError(f"no answer in {self._answer_seconds:g} s") from None
-
-    @asynccontextmanager
-    async def _kept(self, pool: PostgresPool) -> AsyncIterator[Connection]:
-        """The connection of the one who commits, kept from group to group."""
-        if self._writer is None or is_stale(self._writer):
-            await self._keeping.aclose()
-            self._writer = await self._keeping.enter_async_context(pool.lend())
-        yield self._writer
 
 
 def _moved(append: Append, now: int) -> Committed:
@@ -532,10 +437,12 @@ def listing(filter: RunFilter, after: str | None, limit: int) -> tuple[str, list
 
     if filter.status is not None:
         add("status = ANY (?::text[])", list(filter.status))
-    for column in ("name", "version", "build", "terminal"):
+    for column in ("name", "version", "build"):
         value = getattr(filter, column)
         if value is not None:
             add(f"{column} = ?", value)
+    if filter.terminal is not None:
+        terms.append("terminal" if filter.terminal else "NOT terminal")
     if filter.held is not None:
         terms.append(f"hold IS {'NOT NULL' if filter.held else 'NULL'}")
     if after is not None:

@@ -394,11 +394,13 @@ def listing(filter: RunFilter, after: str | None, limit: int) -> tuple[str, list
     if filter.status is not None:
         terms.append(f"status IN ({', '.join('?' * len(filter.status))})")
         values += filter.status
-    for column in ("name", "version", "build", "terminal"):
+    for column in ("name", "version", "build"):
         value = getattr(filter, column)
         if value is not None:
             terms.append(f"{column} = ?")
             values.append(value)
+    if filter.terminal is not None:
+        terms.append(f"terminal = {int(filter.terminal)}")  # no parameter, or the index of open runs would not be seen
     if filter.held is not None:
         terms.append(f"hold IS {'NOT NULL' if filter.held else 'NULL'}")
     if after is not None:

@@ -1,0 +1,3 @@
+-- What people list: the runs of a workflow, and the open ones among however many ended.
+CREATE INDEX flow_runs_by_name ON @schema@.flow_runs (name, run_id);
+CREATE INDEX flow_runs_open ON @schema@.flow_runs (run_id) WHERE NOT terminal;
