@@ -10,6 +10,7 @@ from datetime import timedelta
 
 import psycopg
 import pytest
+from stores.wire import Wire
 
 from perdure import Flow, FlowEngine, RuntimeCommand, WorkflowContext
 from perdure.errors import OutcomeUnknown, StoreError, StoreUnavailable
@@ -140,48 +141,6 @@ def test_an_engine_settles_a_commit_that_was_cut_off(schema: str) -> None:
     asyncio.run(test())
 
 
-class Wire:
-    """Passes bytes on between a client and the server, and can lose what the server says."""
-
-    def __init__(self) -> None:
-        self.losing = False
-        self._passing: set[asyncio.Task[None]] = set()
-
-    @asynccontextmanager
-    async def up(self) -> AsyncIterator[str]:
-        server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        port = server.sockets[0].getsockname()[1]
-        yield f"postgresql://postgres@127.0.0.1:{port}/postgres?gssencmode=disable&sslmode=disable"
-        server.close()
-        await asyncio.gather(*self._passing)
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._passing.add(task)
-        up_reader, up_writer = await asyncio.open_connection("127.0.0.1", shared_server().port)
-        async with asyncio.TaskGroup() as passing:
-            passing.create_task(self._ask(reader, up_writer))
-            passing.create_task(self._answer(up_reader, writer))
-
-    async def _ask(self, client: asyncio.StreamReader, server: asyncio.StreamWriter) -> None:
-        while data := await client.read(65536):
-            server.write(data)
-        await hang_up(server)
-
-    async def _answer(self, server: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
-        while (answer := await server.read(65536)) and not self.losing:
-            client.write(answer)
-        self.losing = False
-        await hang_up(client)
-
-
-async def hang_up(writer: asyncio.StreamWriter) -> None:
-    writer.close()
-    with suppress(ConnectionError):
-        await writer.wait_closed()
-
-
 def test_a_commit_whose_answer_is_lost_is_recognised_as_done(schema: str) -> None:
     """Committed, and nobody told: the engine must find its own events and not run a step again."""
     wire = Wire()
@@ -191,7 +150,7 @@ def test_a_commit_whose_answer_is_lost_is_recognised_as_done(schema: str) -> Non
     @lossy.step
     def once(value: int) -> int:
         ran.append(value)
-        wire.losing = True  # the answer to the commit of this very outcome
+        wire.cut = "answer"  # to the commit of this very outcome
         return value
 
     @lossy.workflow("lossy", version="1")
@@ -240,6 +199,10 @@ def test_a_server_that_does_not_answer_leaves_the_outcome_unknown(schema: str) -
         async with locked(store, ONE_RUN):
             with pytest.raises(OutcomeUnknown):
                 await store.commit([Append(batch)])
+            # Nobody waits for it any more, so the server ends it, though it still waits for the lock.
+            waiting = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+            while await operator(waiting):  # noqa: ASYNC110 - the server tells nobody
+                await asyncio.sleep(0.01)
         assert await store.commit([Append(batch)]) == [Committed(2)]
         await store.close()
 

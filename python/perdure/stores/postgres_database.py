@@ -16,7 +16,16 @@ from perdure.instant import due_key
 from perdure.stores.migrations import Announce, Migration, bundled, lacking, pending
 from perdure.stores.postgres_steps import register
 
-__all__ = ["Connection", "PostgresDatabase", "Preparing", "is_contention", "is_lost", "is_pooled"]
+__all__ = [
+    "Connection",
+    "PostgresDatabase",
+    "Preparing",
+    "is_contention",
+    "is_lost",
+    "is_no_longer_writable",
+    "is_pooled",
+    "lacks_what_was_prepared",
+]
 
 Connection = AsyncConnection[tuple[Any, ...]]
 
@@ -105,6 +114,10 @@ class PostgresDatabase:
                 return await self._pending(connection, bundled("postgres"))
             except psycopg.Error as error:
                 raise self.failure(error, "opening it") from None
+
+    def prepare_nothing(self) -> None:
+        """From now on no connection prepares statements."""
+        self._options["prepare_threshold"] = None
 
     async def prepare(self, wait_seconds: float, *, migrate: bool, announce: Announce = lambda _: None) -> int:
         """Brings the schema to this release's state, or with `migrate` false refuses one that is in another. Gives the server's
@@ -222,6 +235,16 @@ def is_lost(error: psycopg.Error) -> bool:
     if error.sqlstate is None:
         return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
     return error.sqlstate.startswith(("08", "57P"))
+
+
+def is_no_longer_writable(error: psycopg.Error) -> bool:
+    """Whether the session turned read-only, as those of a former primary do: another connection may lead to the new one."""
+    return error.sqlstate == "25006"
+
+
+def lacks_what_was_prepared(error: psycopg.Error) -> bool:
+    """Whether a prepared statement was not where it was looked for: something pools sessions unnoticed. Nothing was run."""
+    return error.sqlstate in ("26000", "42P05")
 
 
 def is_contention(error: psycopg.Error) -> bool:

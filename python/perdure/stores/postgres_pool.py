@@ -48,6 +48,10 @@ class PostgresPool:
     async def close(self) -> None:
         """Closes what is idle; what is lent is closed when it comes back."""
         self._closed = True
+        await self.renew()
+
+    async def renew(self) -> None:
+        """Closes what is idle, so that the next ones to be lent are new."""
         while self._idle:
             await self._idle.pop().close()
 
