@@ -59,11 +59,13 @@ LAYERS: dict[str, Layer] = {
         banned=frozenset({"asyncio", "sqlite3", "time"}),
     ),
     "authoring": Layer(
-        ("context", "step", "arguments", "flow", "coroutine"),
-        uses=("leaf", "model", "seam", "authoring"),
+        ("context", "step", "arguments", "flow", "coroutine", "guard", "guard_lint", "guard_names", "guard_rules"),
+        uses=("leaf", "model", "seam", "authoring", "gates"),
         third_party=("orjson", "msgspec"),
         banned=frozenset({"sqlite3", "time"}),
     ),
+    # It wraps what a workflow must not call, and so has to name it; loaded only for `guard="raise"`.
+    "gates": Layer(("guard_calls",), uses=("leaf", "authoring")),
     "drive": Layer(
         ("drive", "effects"),
         uses=("leaf", "seam", "model", "authoring", "drive"),
@@ -75,7 +77,7 @@ LAYERS: dict[str, Layer] = {
     # Loads a kernel and knows no store: a store that keeps no index on its medium is given index rows by it.
     "rebuild": Layer(("rebuild",), uses=("leaf", "seam")),
     # What pruning may delete, once for all stores.
-    "retention": Layer(("retention",), uses=("leaf", "store protocol")),
+    "retention": Layer(("retention",), uses=("leaf",), types=("store protocol",)),
     # Histories from one store into another.
     "exchange": Layer(
         ("exchange",),
@@ -92,6 +94,7 @@ LAYERS: dict[str, Layer] = {
         (
             *("engine", "session", "asking", "attempts", "threads", "leasing", "owner", "observing", "inspection"),
             "blocking",
+            "keeping",
         ),
         uses=("leaf", "seam", "model", "authoring", "drive", "store protocol", "stores", "shells"),
         third_party=("orjson",),
@@ -103,7 +106,18 @@ LAYERS: dict[str, Layer] = {
     ),
     "surface": Layer(
         ("",),
-        uses=("encryption", "leaf", "seam", "model", "authoring", "store protocol", "stores", "shells", "dispatch"),
+        uses=(
+            "encryption",
+            "gates",
+            "leaf",
+            "seam",
+            "model",
+            "authoring",
+            "store protocol",
+            "stores",
+            "shells",
+            "dispatch",
+        ),
     ),
     "edges": Layer(
         ("__main__", "demo", "observe", "cli", "web", "testing", "contrib"),

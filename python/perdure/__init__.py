@@ -36,6 +36,27 @@ if TYPE_CHECKING:
     from perdure.context import (
         WorkflowContext as WorkflowContext,
     )
+    from perdure.coroutine.context import (
+        AsyncContext as AsyncContext,
+    )
+    from perdure.coroutine.handles import (
+        Handle as Handle,
+    )
+    from perdure.coroutine.handles import (
+        HookHandle as HookHandle,
+    )
+    from perdure.coroutine.handles import (
+        WaitHandle as WaitHandle,
+    )
+    from perdure.coroutine.signals import (
+        BranchCancelled as BranchCancelled,
+    )
+    from perdure.coroutine.signals import (
+        WorkflowCancelled as WorkflowCancelled,
+    )
+    from perdure.coroutine.workflow import (
+        AsyncWorkflow as AsyncWorkflow,
+    )
     from perdure.dispatcher import (
         FlowTaskDispatcher as FlowTaskDispatcher,
     )
@@ -201,6 +222,12 @@ if TYPE_CHECKING:
     from perdure.flow import (
         WorkflowInvocation as WorkflowInvocation,
     )
+    from perdure.guard import (
+        GuardWarning as GuardWarning,
+    )
+    from perdure.guard_calls import (
+        GuardViolation as GuardViolation,
+    )
     from perdure.instant import (
         Instant as Instant,
     )
@@ -323,7 +350,10 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "AsyncContext",
+    "AsyncWorkflow",
     "BlockingFlowEngine",
+    "BranchCancelled",
     "CallFromLoopThread",
     "CallFromOwnStep",
     "CancellationRequest",
@@ -351,10 +381,14 @@ __all__ = [
     "FlowTaskQueue",
     "FlowWorker",
     "ForeignAwaitError",
+    "GuardViolation",
+    "GuardWarning",
+    "Handle",
     "HistoryLimitExceeded",
     "HookCallbackRoute",
     "HookConflict",
     "HookDisposed",
+    "HookHandle",
     "HookMetadata",
     "HookTokenConflict",
     "HookTokenNotFound",
@@ -416,7 +450,9 @@ __all__ = [
     "TaskOutcome",
     "TaskWorker",
     "UnsupportedEventSchemaVersion",
+    "WaitHandle",
     "Wakeup",
+    "WorkflowCancelled",
     "WorkflowContext",
     "WorkflowFailed",
     "WorkflowInvocation",
@@ -436,9 +472,15 @@ _HOMES: Final[dict[str, str]] = {
     **dict.fromkeys(("EncryptedPayloads",), "perdure.codec_encrypted"),
     **dict.fromkeys(("RawCommand", "RuntimeCommand"), "perdure.commands"),
     **dict.fromkeys(("WorkflowContext",), "perdure.context"),
+    **dict.fromkeys(("AsyncContext",), "perdure.coroutine.context"),
+    **dict.fromkeys(("Handle", "HookHandle", "WaitHandle"), "perdure.coroutine.handles"),
+    **dict.fromkeys(("BranchCancelled", "WorkflowCancelled"), "perdure.coroutine.signals"),
+    **dict.fromkeys(("AsyncWorkflow",), "perdure.coroutine.workflow"),
     **dict.fromkeys(("FlowEngine",), "perdure.engine"),
     **dict.fromkeys(("Envelope",), "perdure.envelope"),
     **dict.fromkeys(("Flow", "FlowRuntime", "StepInvocation", "WorkflowInvocation"), "perdure.flow"),
+    **dict.fromkeys(("GuardWarning",), "perdure.guard"),
+    **dict.fromkeys(("GuardViolation",), "perdure.guard_calls"),
     **dict.fromkeys(("Instant",), "perdure.instant"),
     **dict.fromkeys(("HookCallbackRoute", "HookMetadata"), "perdure.model"),
     **dict.fromkeys(("RetryPolicy",), "perdure.policy"),

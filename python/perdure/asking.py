@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ from perdure.commands import RuntimeCommand
 from perdure.effects import Asked, HistoryNeeded
 from perdure.errors import FlowError, StepNotRegistered, WorkflowNotRegistered, WorkflowRaised
 from perdure.flow import FlowRuntime, WorkflowInvocation
+from perdure.keeping import KeptCoroutine
 from perdure.kernel import Reads
 from perdure.model import Envelope, WorkflowSpec
 
@@ -24,8 +26,18 @@ _PACKAGE: Final = str(Path(__file__).parent)
 class RuntimeProgram:
     """Asks one run's workflow and looks up its steps."""
 
-    def __init__(self, runtime: FlowRuntime, run_id: str, coding: Coding | None = None) -> None:
+    def __init__(
+        self,
+        runtime: FlowRuntime,
+        run_id: str,
+        coding: Coding | None = None,
+        same: Callable[[bytes, bytes], bool] = operator.eq,
+        strict: bool = False,
+    ) -> None:
+        """`same` says whether two JSON texts are equal; `strict` replays async workflows from the start each time and
+        holds the kept coroutine to it (R63)."""
         self._coding = coding
+        self._kept = KeptCoroutine(runtime, run_id, same, strict)
         self._runtime = runtime
         self._run_id = run_id
         self._spec = WorkflowSpec.from_json(b"{}")
@@ -40,12 +52,15 @@ class RuntimeProgram:
         plain = reads if self._coding is None else self._coding.reads(reads)
         invocation = WorkflowInvocation(self._run_id, spec, plain, lambda: self._envelopes(history()))
         try:
-            command: object = self._runtime.run_workflow(invocation)  # whatever a host returns
+            command: object = self._kept.ask(spec, plain)
+            if command is None:
+                command = self._runtime.run_workflow(invocation)  # whatever a host returns
             if not isinstance(command, RuntimeCommand):
                 given = type(command).__name__
                 raise TypeError(f"it returned {given}; return a command such as ctx.complete(...)")
             text = command.to_json()
-            return Asked(text if self._coding is None else self._coding.command(text, reads), command.timeouts)
+            limits = {**self._kept.limits, **command.timeouts}
+            return Asked(text if self._coding is None else self._coding.command(text, reads), limits)
         except FlowError as error:
             error.run_id = error.run_id or self._run_id
             raise
@@ -53,6 +68,14 @@ class RuntimeProgram:
             raise
         except BaseException as error:  # also a CancelledError: it is not this task that was cancelled
             raise self._raised(error) from error
+
+    def accepted(self) -> None:
+        """The pass that was asked last counts."""
+        self._kept.accepted()
+
+    def close(self) -> None:
+        """Ends a coroutine that is kept (R63)."""
+        self._kept.close()
 
     def _envelopes(self, lines: bytes) -> list[Envelope]:
         found = Envelope.parse_lines(lines)

@@ -256,6 +256,8 @@ class Drive:
                 return False
         self._undo = None
         self._restarts = []
+        if accepted:
+            self.program.accepted()
         if launches and self.draining:
             return False
         if launches and not self.run.terminal:

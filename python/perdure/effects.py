@@ -160,6 +160,15 @@ class Program(Protocol):
         """One call of the workflow. Raises a `FlowError`; `HistoryNeeded` passes through."""
         ...
 
+    def accepted(self) -> None:
+        """What was asked last was committed, or changed nothing: what it holds back may be shown, and what it keeps
+        stays good (R4)."""
+        ...
+
+    def close(self) -> None:
+        """Lets go of what is kept between asks; it can be asked again all the same (R63)."""
+        ...
+
     def timeout_ms(self, step_name: str, step_id: str) -> int | None:
         """The step's declared time limit. Raises `StepNotRegistered`."""
         ...

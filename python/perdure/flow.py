@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, cast, overload
 
 from perdure.commands import RuntimeCommand
 from perdure.context import WorkflowContext
@@ -15,10 +15,13 @@ from perdure.envelope import Envelope
 from perdure.errors import StepNotRegistered, WorkflowNotRegistered
 from perdure.policy import RetryPolicy
 from perdure.spec import WorkflowSpec
-from perdure.step import Mode, Step, StepContext, StepPlan, place, underlying
+from perdure.step import Mode, Step, StepContext, StepPlan, StepRef, place, underlying
 from perdure.wire import whole_ms
 
 if TYPE_CHECKING:
+    from perdure.coroutine.context import AsyncContext
+    from perdure.coroutine.replay import Replay
+    from perdure.coroutine.workflow import AsyncWorkflow
     from perdure.kernel import Reads
 
 __all__ = [
@@ -30,6 +33,7 @@ __all__ = [
     "StepPlanner",
     "Workflow",
     "WorkflowInvocation",
+    "WorkflowOpener",
 ]
 
 P = ParamSpec("P")
@@ -80,6 +84,17 @@ class StepPlanner(Protocol):
         ...
 
 
+class WorkflowOpener(Protocol):
+    """What a runtime may offer beside: async workflows as something that can be kept between asks."""
+
+    def open_workflow(
+        self, spec: WorkflowSpec, run_id: str, same: Callable[[bytes, bytes], bool], tokens: dict[str, str]
+    ) -> Replay | None:
+        """A new replay of this run's coroutine, None for a workflow of the command form. Raises
+        `WorkflowNotRegistered`."""
+        ...
+
+
 class SpecSource(Protocol):
     """What a runtime may offer beside: specs of workflows given by function or name."""
 
@@ -109,7 +124,7 @@ class Flow:
 
     def __init__(self) -> None:
         self._steps: dict[str, Step[..., Any]] = {}
-        self._workflows: dict[tuple[str, str], Workflow] = {}
+        self._workflows: dict[tuple[str, str], Workflow | AsyncWorkflow[..., Any]] = {}
 
     # -- registration --------------------------------------------------------------------------------------------
 
@@ -149,10 +164,19 @@ class Flow:
 
         return register if function is None else register(function)
 
-    def workflow(self, name: str, *, version: str = "1") -> Callable[[WorkflowFunction], Workflow]:
-        """Registers a workflow in the command form: a pure function of its context that returns one command.
+    def ref(self, name: str, *, returns: type[R] | Any = Any) -> Step[..., R]:
+        """A step of another process, known by its name; its output is decoded to `returns` (R41)."""
+        return StepRef(name, returns)
 
-        Raises `ValueError` for a second workflow of that name and version, `TypeError` for an `async def`.
+    def workflow(
+        self, name: str, *, version: str = "1", fails_on: tuple[type[BaseException], ...] = ()
+    ) -> _WorkflowDecorator:
+        """Registers a workflow: an `async def` of an `AsyncContext`, or in the command form a pure function of a
+        `WorkflowContext` that returns one command.
+
+        An exception listed in `fails_on` ends an async run as failed, with its text; one that is neither listed nor
+        ours leaves the run open for the repaired code (R39). Raises `ValueError` for a second workflow of that name and
+        version.
         """
 
         given: dict[str, Any] = {"name": name, "version": version}
@@ -163,11 +187,13 @@ class Flow:
             if not text.strip():
                 raise ValueError(f"the {what} of a workflow is blank")
 
-        def register(function: WorkflowFunction) -> Workflow:
-            if inspect.iscoroutinefunction(underlying(function)):
+        is_async_only = _checked_fails_on(name, fails_on)
+
+        def register(function: Callable[..., Any]) -> Any:
+            is_async = inspect.iscoroutinefunction(underlying(function))
+            if is_async_only and not is_async:
                 raise TypeError(
-                    f"workflow {name!r} at {place(function)} is an async def: the async form comes with a later "
-                    "release; write a plain function that returns one command"
+                    f"workflow {name!r} at {place(function)} is no async def, so fails_on means nothing to it"
                 )
             known = self._workflows.get((name, version))
             if known is not None:
@@ -175,11 +201,21 @@ class Flow:
                     f"workflow {name!r} version {version!r} is registered twice: "
                     f"at {place(known.function)} and at {place(function)}"
                 )
-            workflow = Workflow(name, version, function)
+            workflow = self._new_workflow(name, version, function, fails_on if is_async else None)
             self._workflows[name, version] = workflow
             return workflow
 
         return register
+
+    @staticmethod
+    def _new_workflow(
+        name: str, version: str, function: Callable[..., Any], fails_on: tuple[type[BaseException], ...] | None
+    ) -> Workflow | AsyncWorkflow[..., Any]:
+        if fails_on is None:
+            return Workflow(name, version, function)
+        from perdure.coroutine.workflow import AsyncWorkflow  # the command form does without asyncio
+
+        return AsyncWorkflow(name, version, function, fails_on, _caller_names())
 
     def _add_step(
         self,
@@ -210,7 +246,7 @@ class Flow:
     # -- look-up -------------------------------------------------------------------------------------------------
 
     @property
-    def workflows(self) -> Mapping[tuple[str, str], Workflow]:
+    def workflows(self) -> Mapping[tuple[str, str], Workflow | AsyncWorkflow[..., Any]]:
         """All registered workflows by name and version."""
         return dict(self._workflows)
 
@@ -219,7 +255,7 @@ class Flow:
         """All registered steps by name."""
         return dict(self._steps)
 
-    def find_workflow(self, name: str, version: str) -> Workflow:
+    def find_workflow(self, name: str, version: str) -> Workflow | AsyncWorkflow[..., Any]:
         """The workflow of this name and version. Raises `WorkflowNotRegistered`."""
         found = self._workflows.get((name, version))
         if found is None:
@@ -233,21 +269,23 @@ class Flow:
             raise StepNotRegistered(name)
         return found
 
-    def spec_of(self, workflow: WorkflowSpec | Workflow | WorkflowFunction | str) -> WorkflowSpec:
+    def spec_of(
+        self, workflow: WorkflowSpec | Workflow | AsyncWorkflow[..., Any] | Callable[..., Any] | str
+    ) -> WorkflowSpec:
         """The spec to start: of a spec, a workflow, its function, or a name that has one version here.
 
         Raises `WorkflowNotRegistered`, or `ValueError` for a name with several versions.
         """
         if isinstance(workflow, WorkflowSpec):
             return workflow
-        if isinstance(workflow, Workflow):
-            return workflow.spec()
+        if isinstance(workflow, Workflow) or type(workflow).__name__ == "AsyncWorkflow":
+            return cast(Workflow, workflow).spec()
         if isinstance(workflow, str):
             return self._only(workflow, [w for w in self._workflows.values() if w.name == workflow])
         name = getattr(workflow, "__qualname__", repr(workflow))
         return self._only(name, [w for w in self._workflows.values() if w.function is workflow])
 
-    def _only(self, name: str, found: list[Workflow]) -> WorkflowSpec:
+    def _only(self, name: str, found: list[Workflow | AsyncWorkflow[..., Any]]) -> WorkflowSpec:
         if not found:
             raise WorkflowNotRegistered(name, "any", tuple(sorted(self._workflows)))
         if len(found) > 1:
@@ -260,7 +298,17 @@ class Flow:
     def run_workflow(self, invocation: WorkflowInvocation) -> RuntimeCommand:
         """Asks the workflow for its next command. Raises `WorkflowNotRegistered`, or what the function raises."""
         workflow = self.find_workflow(invocation.spec.name, invocation.spec.version)
-        return workflow.function(WorkflowContext(invocation.reads, invocation.history, self._steps.get))
+        if isinstance(workflow, Workflow):
+            return workflow.function(WorkflowContext(invocation.reads, invocation.history, self._steps.get))
+        return workflow.ask_once(invocation.run_id, invocation.reads)
+
+    def open_workflow(
+        self, spec: WorkflowSpec, run_id: str, same: Callable[[bytes, bytes], bool], tokens: dict[str, str]
+    ) -> Replay | None:
+        """A new replay of an async workflow's coroutine for the engine to keep; None for the command form. Raises
+        `WorkflowNotRegistered`."""
+        workflow = self.find_workflow(spec.name, spec.version)
+        return None if isinstance(workflow, Workflow) else workflow.open(run_id, same, tokens)
 
     def plan_step(self, step_name: str) -> StepPlan:
         """How this step is run. Raises `StepNotRegistered`, or `TypeError` if an annotation of it names nothing."""
@@ -276,6 +324,27 @@ class Flow:
         step = self.find_step(invocation.step_name)
         args, named = step.binding.arguments(invocation.input, invocation.context)
         return step.function(*args, **named)
+
+
+class _WorkflowDecorator(Protocol):
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[AsyncContext, P], Coroutine[Any, Any, R]], /
+    ) -> AsyncWorkflow[P, R]: ...
+    @overload
+    def __call__(self, function: WorkflowFunction, /) -> Workflow: ...
+    def __call__(self, function: Any, /) -> Any: ...
+
+
+def _checked_fails_on(name: str, fails_on: object) -> bool:
+    """Whether exceptions are listed. Raises `TypeError` for something else than a tuple of exception classes."""
+    if not isinstance(fails_on, tuple) or any(
+        not isinstance(kind, type) or not issubclass(kind, BaseException) for kind in fails_on
+    ):
+        raise TypeError(
+            f"fails_on of workflow {name!r} is a tuple of exception classes, such as fails_on=(OutOfStock,)"
+        )
+    return bool(fails_on)
 
 
 def _caller_names() -> Mapping[str, Any]:

@@ -154,6 +154,7 @@ class Session:
         self.expires_ns = 0  # the lease by the store's clock; never earlier than the store says
         self._shell = shell
         self._last_clock = 0
+        self._program: Program | None = None
         self._unfinished: tuple[Append, asyncio.Future[Sequence[Committed | FlowError]]] | None = None
 
     def clock(self) -> int:
@@ -302,7 +303,7 @@ class Session:
         shell = self._shell
         drive = Drive(
             run,
-            shell.program(self.run_id),
+            self._own_program(),
             shell.options,
             opening,
             self.clock,
@@ -314,6 +315,18 @@ class Session:
         active.task.add_done_callback(lambda task: self._ended(active))
         self.active = active
         return active
+
+    def _own_program(self) -> Program:
+        """One program for all drives of this session, so that a coroutine it keeps outlives a drive (R63)."""
+        if self._program is None:
+            self._program = self._shell.program(self.run_id)
+        return self._program
+
+    def evicted(self) -> None:
+        """The engine lets go of this session."""
+        program, self._program = self._program, None
+        if program is not None:
+            program.close()
 
     def _ended(self, active: ActiveDrive) -> None:
         active.created.set()

@@ -5,16 +5,18 @@ from __future__ import annotations
 import threading
 import typing
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import update_wrapper
 from typing import Any, Generic, Literal, ParamSpec, TypeVar, cast
 
 from perdure.arguments import Binding, place, underlying
-from perdure.errors import StepCancelled
+from perdure.errors import StepCancelled, StepNotRegistered
 from perdure.policy import RetryPolicy
+from perdure.wire import whole_ms
 
-__all__ = ["Binding", "CancelToken", "Mode", "Step", "StepContext", "StepPlan", "place", "underlying"]
+__all__ = ["Binding", "CancelToken", "Mode", "Step", "StepContext", "StepPlan", "StepRef", "place", "underlying"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -85,6 +87,8 @@ class Step(Generic[P, R]):
     def __init__(self, function: Callable[P, R], name: str, plan: StepPlan, names: Mapping[str, Any]) -> None:
         """`names` are the local names at the decorator, for annotations of classes that are no globals."""
         self.function, self.name, self.plan = function, name, plan
+        self.given_id: str | None = None
+        self.limit_ms: int | None = None  # by `options`, where `plan` holds the declared one
         update_wrapper(cast(Any, self), function, updated=())  # its own attributes must not replace ours
         try:
             self._binding: Binding | None = _bind(name, function, names)
@@ -97,6 +101,31 @@ class Step(Generic[P, R]):
     def __repr__(self) -> str:
         return f"<Step {self.name!r} at {place(self.function)}>"
 
+    def options(
+        self, *, id: str | None = None, retry: RetryPolicy | None = None, timeout: timedelta | None = None
+    ) -> Step[P, R]:
+        """The same step to be called with an id, retry policy or time limit of this call's own (R41, R54). Raises
+        `ValueError` for a time limit of an inline step."""
+        if retry is not None and not isinstance(retry, RetryPolicy):
+            raise TypeError(f"the retry of step {self.name!r} is a RetryPolicy, not {type(retry).__name__}")
+        if timeout is not None and self.plan.mode == "inline":
+            raise ValueError(f"step {self.name!r} runs inline and cannot have a timeout (R54)")
+        other = copy(self)
+        other.given_id = self.given_id if id is None else id
+        other.limit_ms = self.limit_ms if timeout is None else whole_ms("timeout", timeout, 1)
+        if retry is not None:
+            other.plan = replace(self.plan, retry=retry)
+        return other
+
+    @property
+    def async_retry(self) -> bytes:
+        """Its policy as an async workflow stores it: a failure goes to the workflow unless the policy says otherwise
+        (R11)."""
+        policy = self.plan.retry
+        if policy is None:
+            return _DEFAULT_RETRY
+        return (policy if policy.on_exhausted is not None else policy.continue_workflow_on_failure()).to_json()
+
     @property
     def binding(self) -> Binding:
         """Its parameters. Raises `TypeError` for an annotation that names nothing or that JSON cannot become."""
@@ -107,6 +136,42 @@ class Step(Generic[P, R]):
                 text = f"step {self.name!r} at {place(self.function)}: an annotation cannot be resolved: {error}"
                 raise TypeError(text) from error
         return self._binding
+
+
+class StepRef(Step[..., R]):
+    """A step known only by its name: its function is in another process (R41)."""
+
+    def __init__(self, name: str, returns: Any) -> None:
+        super().__init__(_elsewhere, name, StepPlan("thread"), {})
+        self._binding = _NameOnly(name, returns)
+
+    def __repr__(self) -> str:
+        return f"<Step {self.name!r}, known by name>"
+
+
+class _NameOnly(Binding):
+    """Arguments for parameters that are not known: one by position, or any by name."""
+
+    def __init__(self, name: str, returns: Any) -> None:
+        super().__init__(f"step {name!r}", _elsewhere, {})
+        self._returns = returns
+
+    def store(self, args: tuple[Any, ...], named: Mapping[str, Any]) -> bytes:
+        if len(args) > 1 or (args and named):
+            raise TypeError(f"step {self._what} is known by name only: give one argument, or all of them by name")
+        return _one.store(args, {}) if args or not named else super().store((), named)
+
+
+def _elsewhere(*args: Any, **named: Any) -> Any:
+    raise StepNotRegistered("of another process")
+
+
+def _one_argument(value: Any = None) -> None:
+    """The signature of a call with one argument or none."""
+
+
+_one = Binding("a step", _one_argument, {})
+_DEFAULT_RETRY = RetryPolicy(on_exhausted="continue_workflow").to_json()
 
 
 def _is_context(kind: Any) -> bool:

@@ -91,8 +91,10 @@ def test_what_cannot_run_is_refused_where_it_is_declared(flow: Flow) -> None:
         flow.step(inline=True, timeout=timedelta(1))(lambda: None)
     with pytest.raises(ValueError, match="timeout must be at least 1 ms"):
         flow.step(timeout=timedelta(0))(lambda: None)
-    with pytest.raises(TypeError, match="the async form comes with a later release"):
-        flow.workflow("w")(cast(Any, waits))
+    with pytest.raises(TypeError, match="is no async def, so fails_on means nothing to it"):
+        flow.workflow("w", fails_on=(ValueError,))(lambda ctx: ctx.complete(1))
+    with pytest.raises(TypeError, match="fails_on of workflow 'w' is a tuple of exception classes"):
+        flow.workflow("w", fails_on=cast(Any, ValueError))
     with pytest.raises(TypeError, match="parameter 'bad' of step 'odd' has a type that JSON cannot become"):
 
         @flow.step

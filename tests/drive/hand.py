@@ -57,6 +57,12 @@ class _Program:
         self.asks += 1
         return Asked(command.to_json(), command.timeouts)
 
+    def accepted(self) -> None:
+        """Nothing is kept."""
+
+    def close(self) -> None:
+        """Nothing is kept."""
+
     def timeout_ms(self, step_name: str, step_id: str) -> int | None:
         return None
 

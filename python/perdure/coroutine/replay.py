@@ -1,0 +1,470 @@
+"""`Replay`: one run's coroutine, fed its history event by event (R37, R38).
+
+Kept between asks it is a cache: it is fed only what is new, and dropping it changes nothing in the log (R63).
+"""
+
+from __future__ import annotations
+
+import secrets
+import sys
+import weakref
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator, Sequence
+from contextvars import Context, copy_context
+from typing import Any, Final, Protocol
+
+from perdure.commands import Member, RuntimeCommand
+from perdure.coroutine import ending, report
+from perdure.coroutine.chain import WAITING, Chain, Rank, Shield, Signal
+from perdure.coroutine.closing import close_chains, close_generators
+from perdure.coroutine.context import AsyncContext
+from perdure.coroutine.handles import ChainHandle, Handle, StepHandle, WorkHandle
+from perdure.coroutine.logs import PassLog
+from perdure.coroutine.places import Place
+from perdure.coroutine.scopes import OWN_CODE, SCOPE, awaiting
+from perdure.coroutine.signals import BranchCancelled, PassEnded, WorkflowCancelled, is_bug
+from perdure.coroutine.trap import foreign_yield, trapped
+from perdure.errors import DuplicateId, FlowError, NonDeterministic, WorkflowRaised
+from perdure.kernel import Reads
+from perdure.values import CancellationRequest
+
+__all__ = ["Program", "Replay"]
+
+_AWAITS_WHEN_OVER: Final = 1_000
+_KINDS: Final = ("step", "wait", "hook")
+
+
+class Program(Protocol):
+    """The workflow that is run: its code, and what its exceptions mean."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def version(self) -> str: ...
+    @property
+    def fails_on(self) -> tuple[type[BaseException], ...]: ...
+
+    def begin(self, ctx: AsyncContext, raw_input: bytes) -> Coroutine[Any, Any, Any]:
+        """Calls the workflow function. Raises `Serialization("payload")` if the input does not fit its parameters."""
+        ...
+
+
+class Replay:
+    """One run's chains and what they asked for. `ask` is the driver; everything else is for handles and groups."""
+
+    def __init__(
+        self, program: Program, run_id: str, same: Callable[[bytes, bytes], bool], tokens: dict[str, str] | None = None
+    ) -> None:
+        """`same` says whether two JSON texts are equal; `tokens` are those drawn for hooks that are not recorded yet."""
+        self.program, self.run_id, self.same = program, run_id, same
+        self.reads: Reads
+        self.latest = 0  # the largest timestamp up to the last event delivered, ns
+        self.live = False
+        self.over = False  # the pass has ended: nothing the code still does counts
+        self.reason: str | None = None  # of the cancellation request
+        self.outer_error: BaseException | None = None
+        self.ready: deque[Chain] = deque()
+        self.main: Chain | None = None
+        self.chains: dict[Chain, None] = {}
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self._position = 0
+        self._requested = 0  # the sequence of the cancellation request that was delivered
+        self._current: Chain | None = None
+        self._fatal: BaseException | None = None
+        self._broken = False
+        self._await_free: bool | None = None
+        self._refusals = 0
+        self._order = 0
+        self._asked: dict[tuple[str, str], WorkHandle[Any] | Member] = {}
+        self._open: dict[tuple[str, str], WorkHandle[Any]] = {}
+        self._closings: dict[WorkHandle[Any], None] = {}
+        self._facts: dict[tuple[str, str], bytes] = {}
+        self._used: dict[tuple[str, str], Place] = {}
+        self._limits: dict[str, int] = {}
+        self._tokens = {} if tokens is None else tokens
+        self._never_awaited: dict[int, tuple[str, Place]] = {}
+        self._serial = 0
+        self._unread: dict[Handle[Any], None] = {}
+        self._warnings: list[tuple[str, Place]] = []
+        self._generators: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.log = PassLog(self)
+
+    # -- one pass ------------------------------------------------------------------------------------------------
+
+    def ask(self, reads: Reads) -> RuntimeCommand:
+        """Feeds the code what is new in `reads` and gives its next command. Raises what ends the pass; then this object
+        is of no use any more and must be closed."""
+        self.reads = reads
+        self.outer_error = sys.exc_info()[1]
+        with trapped(self._generators, self._finalised, self._error_of_loop):
+            self._walk()
+        if self.main is None:
+            raise FlowError(f"run {self.run_id!r} has not started")
+        return ending.command(self, self.main)
+
+    def _walk(self) -> None:
+        marks = self.reads.timeline(self._position)
+        decided = next((mark[0] for mark in reversed(marks) if mark[1].endswith("_created")), 0)
+        for sequence, event, subject, latest in marks:
+            self._position = sequence
+            kind, _, what = event.partition("_")
+            if what == "created":
+                self._recorded(sequence, (kind, subject))
+                continue
+            self.latest, self.live = latest, sequence > decided
+            if kind != "run":
+                self._resolved((kind, subject), event)
+            elif event == "run_cancellation_requested":
+                self._request(sequence)
+            elif self.main is None:
+                self._begin()
+            if self.ready:
+                self._run()
+
+    def _begin(self) -> None:
+        ctx = AsyncContext(self, self.log)
+        context = Context()
+        coroutine = context.run(self.program.begin, ctx, self.reads.input)
+        self.main = chain = Chain(self, coroutine, context)
+        self.chains[chain] = None
+        self.ready.append(chain)
+
+    def _run(self) -> None:
+        """Runs each chain in its turn until it blocks."""
+        ready = self.ready
+        while ready:
+            chain = ready.popleft()
+            if chain.done or self._broken:
+                continue
+            self._current, chain.started = chain, True
+            try:
+                yielded = chain.context.run(chain.coroutine.send, None)
+            except StopIteration as stop:
+                self._current = None
+                self.finished(chain, stop.value, None)
+            except (KeyboardInterrupt, SystemExit):
+                raise
+            except BaseException as error:  # noqa: BLE001 - whatever the workflow raises is its end, judged later
+                self._current = None
+                self.finished(chain, None, error)
+            else:
+                self._current = None
+                if yielded is not WAITING and self._fatal is None:
+                    self.end_pass(foreign_yield(chain.coroutine, yielded))
+            if self._fatal is not None:
+                raise self._fatal
+
+    def finished(self, chain: Chain, value: Any, error: BaseException | None) -> None:
+        """A chain ended."""
+        chain.done = True
+        self.chains.pop(chain, None)
+        if chain is not self.main:
+            handle: ChainHandle[Any] = chain.handle
+            handle.end(value, error)
+            return
+        self.result, self.error = value, error
+        if error is not None and self.is_fault(error):
+            self._broken = True  # a fault of the code compensates nothing: no other chain goes on
+            return
+        for open_chain in self._innermost_first():
+            open_chain.interrupt(Signal(Rank.BRANCH, BranchCancelled("the workflow has returned")))
+
+    def _innermost_first(self) -> list[Chain]:
+        return sorted(self.chains, key=lambda chain: -chain.depth)
+
+    # -- what the history says -----------------------------------------------------------------------------------
+
+    def _recorded(self, sequence: int, key: tuple[str, str]) -> None:
+        handle = self._asked.pop(key, None)
+        if not isinstance(handle, WorkHandle):
+            raise self._drift(sequence, key)
+        self._open[key] = handle
+        handle.recorded()
+        if key[0] == "hook":
+            self._tokens.pop(key[1], None)
+        if self._fatal is not None:
+            raise self._fatal
+
+    def _resolved(self, key: tuple[str, str], event: str) -> None:
+        handle = self._open.pop(key, None)
+        if handle is not None:
+            if key[0] == "step":
+                self._limits.pop(key[1], None)
+            self._closings.pop(handle, None)
+            handle.resolve(event)
+
+    def _request(self, sequence: int) -> None:
+        """The cancellation request: cancels what is open or was only asked for, then is raised in every open chain."""
+        self._requested = sequence
+        request = self.request()
+        self.reason = None if request is None else request.reason
+        if self.main is None:
+            self._begin()
+        taken = [*self._open.values(), *(asked for asked in self._asked.values() if isinstance(asked, WorkHandle))]
+        self._open.clear()
+        self._asked = {key: asked for key, asked in self._asked.items() if isinstance(asked, Member)}
+        self._closings.clear()
+        self._limits.clear()
+        taken = [handle for handle in taken if not handle.done()]
+        again = [handle for handle in taken if handle.shielded and handle.kind != "hook"]
+        cancelled = [handle for handle in taken if handle not in again]
+        for handle in sorted(cancelled, key=lambda handle: (_KINDS.index(handle.kind), handle.id.encode())):
+            handle.ended = "request"
+            handle.mark()
+        for chain in self._innermost_first():
+            chain.interrupt(Signal(Rank.REQUEST, WorkflowCancelled(self.reason)))
+        for handle in again:
+            self._ask(handle, f"{handle.id}~cancel")
+        for handle in cancelled:
+            handle.wake_all()
+
+    def drifted(self, handle: WorkHandle[Any], part: str, recorded: bytes, now: bytes) -> None:
+        """The definition of recorded work is another now."""
+        text, other = recorded.decode(), now.decode()
+        self.end_pass(NonDeterministic(self.run_id, handle.kind, handle.id, part, self._position, text, other))
+
+    def _drift(self, sequence: int, key: tuple[str, str]) -> NonDeterministic:
+        self.over = True
+        return report.unasked(self, sequence, key)
+
+    # -- what handles and groups ask -----------------------------------------------------------------------------
+
+    def enter(self, place: Place) -> Chain:
+        """An await begins; raises the signal that is due at it."""
+        chain = self.current_chain()
+        if place.code not in OWN_CODE:
+            chain.place = place
+        if chain.pending is not None:
+            chain.raise_pending()
+        return chain
+
+    def current_chain(self) -> Chain:
+        """The chain that is running. Raises `RuntimeError` outside of a pass."""
+        if self._current is None:
+            raise RuntimeError(f"this belongs to a workflow (run {self.run_id!r}) and works only while its code runs")
+        return self._current
+
+    running_chain = current_chain
+
+    def refuse(self) -> Generator[Any, Any, None]:
+        """An await of a pass that is over: nothing can come of it. Code that goes on awaiting regardless is suspended."""
+        if self._await_free is not None:
+            self._await_free = True
+        self._refusals += 1
+        if self._refusals > _AWAITS_WHEN_OVER:
+            yield WAITING
+        raise GeneratorExit if self._fatal is None else PassEnded
+
+    def end_pass(self, error: BaseException) -> BaseException:
+        """Ends the pass with this error even if the workflow catches it; gives what to raise."""
+        if self._fatal is None:
+            self._fatal = error
+            self.over = True
+        return self._fatal
+
+    def next_order(self) -> int:
+        self._order += 1
+        return self._order
+
+    def scope(self) -> str:
+        return SCOPE.get()
+
+    def handle_of(self, member: Any, chain: Chain, path: str, place: Place) -> Handle[Any]:
+        """The handle of a member of a group: work is opened, a coroutine becomes a chain."""
+        if isinstance(member, Handle):
+            if isinstance(member, WorkHandle):
+                member.open(chain)
+            return member
+        if not hasattr(member, "cr_frame"):
+            if not hasattr(member, "__await__"):
+                raise TypeError(f"a group takes awaitables, and one is {type(member).__name__}")
+            member = awaiting(member)
+        return self._chain(member, chain, path, place)
+
+    def start(self, coroutine: Coroutine[Any, Any, Any], place: Place) -> Handle[Any]:
+        """`ctx.start(coroutine)`."""
+        if self.over:
+            coroutine.close()
+            return ChainHandle(self, place)
+        chain = self.current_chain()
+        handle = self._chain(coroutine, chain, f"{chain.next_group()}1/", place)
+        handle.started = True
+        return handle
+
+    def _chain(self, coroutine: Coroutine[Any, Any, Any], parent: Chain, path: str, place: Place) -> ChainHandle[Any]:
+        handle: ChainHandle[Any] = ChainHandle(self, place)
+        chain = Chain(self, coroutine, copy_context(), path, parent.depth + 1, handle, list(parent.shields))
+        chain.place = place
+        handle.chain = chain
+        self.chains[chain] = None
+        self.ready.append(chain)
+        return handle
+
+    def opened(self, handle: WorkHandle[Any], chain: Chain) -> None:
+        """Work is asked for, in this chain."""
+        self._never_awaited.pop(handle.serial, None)
+        handle.shielded = bool(chain.shields)
+        if handle.given_id is not None:
+            self._ask(handle, handle.scope + handle.given_id)
+        else:
+            self._ask(handle, chain.number(f"{handle.scope}{chain.path}{handle.name}"))
+
+    def _ask(self, handle: WorkHandle[Any], subject: str) -> None:
+        key = (handle.kind, subject)
+        first = self._used.setdefault(key, handle.place)
+        if first is not handle.place:
+            error = DuplicateId(self.run_id, handle.kind, subject, str(first), str(handle.place))
+            raise self.end_pass(error)
+        handle.id = subject
+        self._asked[key] = handle
+        if isinstance(handle, StepHandle) and handle.limit_ms is not None:
+            self._limits[subject] = handle.limit_ms
+
+    def token(self, hook_id: str) -> str:
+        """The secret of a hook: the recorded one, or a new one of 32 random bytes."""
+        record = self.reads.hook(hook_id)
+        if record is not None:
+            return record.token
+        return self._tokens.setdefault(hook_id, secrets.token_urlsafe(32))
+
+    def closes(self, handle: WorkHandle[Any]) -> None:
+        """A hook is disposed or a timer closed. One that is not recorded is neither opened nor closed."""
+        if handle.key in self._open:
+            self._closings[handle] = None
+        else:
+            self._asked.pop(handle.key, None)
+
+    def lowered(self, shield: Shield) -> None:
+        """A clean-up block ended."""
+        for chain in self._innermost_first():
+            if shield in chain.shields:
+                chain.lower(shield)
+
+    def fact(self, kind: str, subject: str, raw: bytes, member: Member) -> None:
+        """Progress or a child link, recorded with this pass unless it is already."""
+        if not self.over:
+            self.current_chain()
+            self._facts[kind, subject] = raw
+            self._asked[kind, subject] = member
+
+    def request(self) -> CancellationRequest | None:
+        raw = self.reads.cancellation if self._requested else None
+        return None if raw is None else CancellationRequest.recorded(raw)
+
+    def first_resolved(self, refs: Sequence[tuple[str, str]]) -> tuple[str, str] | None:
+        if wrong := [kind for kind, _ in refs if kind not in _KINDS]:
+            raise ValueError(f"first_resolved knows the kinds 'step', 'wait' and 'hook', not {wrong[0]!r}")
+        found = self.reads.first_resolved(refs)
+        return None if found is None or found[2] > self._position else (found[0], found[1])
+
+    # -- faults --------------------------------------------------------------------------------------------------
+
+    def is_fault(self, error: BaseException) -> bool:
+        """Whether this is neither ours nor listed in `fails_on` (R39)."""
+        return is_bug(error) and not isinstance(error, self.program.fails_on)
+
+    def raised(self, error: BaseException) -> WorkflowRaised:
+        """What the engine says of an exception that ends no run."""
+        raised = report.raised(self, error)
+        raised.__cause__ = error
+        return raised
+
+    def _error_of_loop(self, error: BaseException) -> BaseException:
+        return self.end_pass(error)
+
+    def _finalised(self, generator: Any) -> None:
+        """An async generator was dropped while suspended: its clean-up may not await, nobody would wait for it."""
+        problem = close_generators(self, [generator])
+        if problem is not None and not self.over:
+            self.end_pass(self.raised(problem))
+
+    def without_awaits(self, act: Callable[[], object]) -> bool:
+        """Does something that may run code of the workflow, which must not await; whether it did."""
+        over, self.over, self._await_free = self.over, True, False
+        try:
+            act()
+            return self._await_free
+        finally:
+            self.over, self._await_free = over, None
+
+    # -- what is said once ---------------------------------------------------------------------------------------
+
+    def unopened(self, handle: WorkHandle[Any]) -> None:
+        handle.serial = self.unopened_group("sleep" if handle.kind == "wait" else "step", handle.place)
+
+    def unopened_group(self, name: str, place: Place) -> int:
+        self._serial += 1
+        self._never_awaited[self._serial] = (f"ctx.{name}", place)
+        return self._serial
+
+    def awaited(self, serial: int) -> None:
+        self._never_awaited.pop(serial, None)
+
+    def unread(self, handle: Handle[Any]) -> None:
+        """A started handle failed and nobody has looked at it so far."""
+        self._unread[handle] = None
+
+    def warn(self, text: str, place: Place) -> None:
+        """Said when the pass is committed."""
+        if self.live:
+            self._warnings.append((text, place))
+
+    # -- for the driver's end ------------------------------------------------------------------------------------
+
+    @property
+    def requested(self) -> bool:
+        return self._requested > 0
+
+    @property
+    def limits(self) -> dict[str, int]:
+        """Time limits by `options` of the steps that are open, ms."""
+        return self._limits
+
+    def requests(self) -> list[Member]:
+        """What was asked for and is not recorded, in the order asked, then the disposals and closings."""
+        members = [asked if isinstance(asked, Member) else asked.member() for asked in self._pending()]
+        closings = (handle.closing() for handle in self._closings)
+        return members + [member for member in closings if member is not None]
+
+    def facts(self) -> list[Member]:
+        return [asked for asked in self._pending() if isinstance(asked, Member)]
+
+    def _pending(self) -> list[WorkHandle[Any] | Member]:
+        for key, raw in list(self._facts.items()):
+            recorded = self.reads.progress(key[1]) if key[0] == "progress" else self.reads.child(key[1])
+            if recorded is not None and (recorded == raw or self.same(recorded, raw)):
+                del self._facts[key]
+                self._asked.pop(key, None)
+        return list(self._asked.values())
+
+    def oldest_open(self) -> Member | None:
+        handle = next(iter(self._open.values()), None)
+        return None if handle is None else handle.member()
+
+    def confirm(self) -> None:
+        """The pass was committed: says what was held back."""
+        self.log.flush()
+        warnings, self._warnings = self._warnings, []
+        report.emit(warnings)
+
+    def returned(self) -> None:
+        """The workflow returned: tells of what was never awaited."""
+        for what, place in self._never_awaited.values():
+            self.warn(f"{what}(…) was never awaited and did nothing", place)
+        for handle in self._unread:
+            error = None if handle.seen else handle.failure()
+            if error is not None and not isinstance(error, BranchCancelled | WorkflowCancelled):
+                self.warn(f"{handle.describe()} failed and was never awaited: {error}", handle.place)
+        self._never_awaited.clear()
+        self._unread.clear()
+
+    def close(self) -> None:
+        """Ends what is left, so that nothing of it runs later (R63)."""
+        self.over = True
+        self._refusals = 0
+        with trapped(self._generators, self._finalised, self._error_of_loop):
+            close_chains(self._innermost_first(), self.run_id)
+            close_generators(self, list(self._generators))
+        self.chains.clear()
+        self.ready.clear()

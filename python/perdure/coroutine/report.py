@@ -1,0 +1,86 @@
+"""What is said of a workflow that drifted, raised, or waits for nothing (R37, R38)."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+import warnings
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import orjson
+
+from perdure.errors import NonDeterministic, WorkflowRaised
+
+if TYPE_CHECKING:
+    from perdure.coroutine.chain import Chain
+    from perdure.coroutine.places import Place
+    from perdure.coroutine.replay import Replay
+
+__all__ = ["awaits", "emit", "raised", "unasked", "where_raised"]
+
+_log = logging.getLogger("perdure")
+_PACKAGE: Final = str(Path(__file__).parent.parent)
+
+
+def awaits(replay: Replay) -> list[str]:
+    """Where each open chain is, and how the workflow ended if it has."""
+    lines = [_at(chain) for chain in replay.chains]
+    main = replay.main
+    if main is not None and main.done:
+        lines.insert(0, _ended(replay, main))
+    return lines
+
+
+def _at(chain: Chain) -> str:
+    what = "nothing yet" if chain.waiting is None else chain.waiting.describe()
+    return f"{what} at {chain.place}" if chain.place is not None else what
+
+
+def _ended(replay: Replay, main: Chain) -> str:
+    error = replay.error
+    if error is None:
+        return f"returned, last await at {main.place}" if main.place is not None else "returned without an await"
+    return f"raised {type(error).__name__} at {where_raised(error) or 'an unknown line'}"
+
+
+def where_raised(error: BaseException) -> str | None:
+    """`file:line in function` of the innermost frame that is not ours."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(_PACKAGE)]
+    return f"{frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name}" if frames else None
+
+
+def raised(replay: Replay, error: BaseException) -> WorkflowRaised:
+    """The engine's error for what workflow code raised."""
+    text = str(error)
+    brief = f"{type(error).__name__}: {text[:500]}" if text else type(error).__name__
+    program = replay.program
+    return WorkflowRaised(replay.run_id, program.name, program.version, brief, where_raised(error))
+
+
+def unasked(replay: Replay, sequence: int, key: tuple[str, str]) -> NonDeterministic:
+    """The drift of recorded work that the code has not asked for by then."""
+    kind, subject = key
+    now = orjson.dumps(awaits(replay)).decode()
+    error = NonDeterministic(replay.run_id, kind, subject, "place", sequence, _definition(replay, key), now)
+    error.__cause__ = replay.error
+    return error
+
+
+def _definition(replay: Replay, key: tuple[str, str]) -> str:
+    """What was recorded, without what may be secret."""
+    kind, subject = key
+    if kind == "step" and (step := replay.reads.step(subject)) is not None:
+        input, retry = orjson.Fragment(step.input), orjson.Fragment(step.retry)
+        return orjson.dumps({"step_id": subject, "step_name": step.step_name, "input": input, "retry": retry}).decode()
+    return orjson.dumps({f"{kind}_id": subject}).decode()
+
+
+def emit(told: Iterable[tuple[str, Place]]) -> None:
+    """Warns, each with its line. A filter that turns warnings into errors must not stop a drive that was committed."""
+    for text, place in told:
+        try:
+            warnings.warn_explicit(text, RuntimeWarning, place.file, place.line)
+        except Warning:
+            _log.warning("%s:%d: %s", place.file, place.line, text)
