@@ -34,7 +34,7 @@ endif
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-rust test-python simulate bench bench-smoke wheel fuzz kernel clean
+.PHONY: help demo test test-rust test-python simulate kill-loop bench bench-smoke wheel fuzz kernel clean
 .PHONY: check check-format check-lint check-layers check-types check-stubs check-examples check-clippy
 
 help: ## This list
@@ -62,6 +62,12 @@ SEED ?= 0
 simulate: $(KERNEL) ## Simulated worlds with everything that can go wrong: make simulate SEEDS=10000 [SEED=first]
 	@echo "==> $(SEEDS) simulated worlds from seed $(SEED)"
 	@$(PY) -m perdure.testing.simulation --seeds $(SEEDS) --first $(SEED)
+
+STORE ?= sqlite
+SECONDS ?= 60
+RUNS ?= 1000
+kill-loop: $(KERNEL) $(TOOLS) ## Workers killed all the time: make kill-loop STORE=sqlite|postgres SECONDS=60 [RUNS=1000]
+	@PYTHONPATH=tests $(PY) -m worker.kill_loop --store $(STORE) --seconds $(SECONDS) --runs $(RUNS)
 
 # Cheap ones first; `make -k check` goes on after a failure and shows them all.
 check: check-format check-lint check-layers check-types check-stubs check-examples check-clippy ## Formatting, lints, types, stubs and layers; changes nothing
