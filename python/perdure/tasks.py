@@ -236,12 +236,16 @@ class _Handling:
         return total
 
     async def drive(self, task: FlowTask, run_id: str, op: Mapping[str, object], now: int) -> TaskOutcome:
-        """A task that only drives its run, so a held one is left alone (R43)."""
+        """A task that only drives its run, so a held one is left alone (R43). Where an earlier delivery was cut off after it
+        had completed what was due, the run has not seen all of its events, and a redelivery drives it all the same."""
         outcome, retries = TaskOutcome(task, (run_id,)), dict[str, int]()
         call = HostCall(run_id, op, due=now, worker=True, look=lambda run: retries.update(_due_retries(run, now)))
         try:
-            if (await self.engine.store.lease(run_id)).hold is not None:
+            state = await self.engine.store.lease(run_id)
+            if state.hold is not None:
                 return outcome
+            if op["op"] == "resume_scheduled_run" and state.last_sequence > state.parked_sequence:
+                call = replace(call, call={"op": "drive"})
             await self.engine.make(call)
         except FlowError as error:
             outcome = self._failed(outcome, error, call)
