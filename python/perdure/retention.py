@@ -4,20 +4,22 @@ A run is deletable if it has ended, its last event lies before the cutoff, no re
 every run of its linked component: whatever it is linked to, in either direction and however far. A linked run that is missing
 blocks its component; one that has a tombstone does not, so that a prune that was cut short can go on.
 
-The algorithm stands here once. A store answers how runs stand and deletes components, each after looking again inside the
-transaction that deletes; so a run that is held, linked or driven meanwhile is kept.
+The words and the rule stand here, the search for components in `stores/retaining.py`. A store answers how runs stand and
+deletes components, each after looking again inside the transaction that deletes; so a run that is held, linked or driven
+meanwhile is kept.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from perdure.stores.base import LeaseState, RunFilter, RunPage, RunRecord
+if TYPE_CHECKING:
+    from perdure.stores.base import RunRecord
 
 __all__ = [
     "ALL_ENDED",
@@ -28,11 +30,11 @@ __all__ = [
     "PruneProgress",
     "PruneReport",
     "PrunedRuns",
-    "Retaining",
     "Standing",
     "Tombstone",
     "check_hold",
     "in_parts",
+    "kept_for_itself",
     "may_go",
 ]
 
@@ -40,7 +42,6 @@ _SHOWN: Final = 100
 """How many ids of each kind a report names."""
 _HOLD_BYTES: Final = 512
 _REASON_BYTES: Final = 4096
-_ALL_RUNS: Final = RunFilter()
 
 Kept = Literal["non_terminal", "too_recent", "held", "referenced", "changed"]
 """Why a run stays: it is open; its last event is not before the cutoff; a retention hold keeps it; a run it is linked to
@@ -165,10 +166,12 @@ class Digest:
 def may_go(component: Iterable[str], standings: dict[str, Standing], cutoff: int) -> bool:
     """Whether a component can still be deleted as a whole; asked inside the transaction that deletes it."""
     members = frozenset(component)
-    return all(_kept(standings[run_id], cutoff) is None and standings[run_id].linked <= members for run_id in members)
+    return all(
+        kept_for_itself(standings[run_id], cutoff) is None and standings[run_id].linked <= members for run_id in members
+    )
 
 
-def _kept(standing: Standing, cutoff: int) -> Kept | None:
+def kept_for_itself(standing: Standing, cutoff: int) -> Kept | None:
     """Why the run itself stays; None if it does not."""
     record = standing.record
     if record is None:
@@ -193,183 +196,3 @@ def in_parts(run_ids: Iterable[str], size: int) -> Iterator[list[str]]:
     left = iter(run_ids)
     while part := list(islice(left, size)):
         yield part
-
-
-class Retaining:
-    """What the stores say of retention alike, over what each says for itself."""
-
-    async def runs(self, filter: RunFilter = _ALL_RUNS, *, after: str | None = None, limit: int = 100) -> RunPage:
-        """As `FlowEventStore.runs`."""
-        raise NotImplementedError
-
-    async def lease(self, run_id: str) -> LeaseState:
-        """As `FlowEventStore.lease`."""
-        raise NotImplementedError
-
-    async def tombstone(self, run_id: str) -> Tombstone | None:
-        """As `FlowEventStore.tombstone`."""
-        raise NotImplementedError
-
-    async def _standings(self, run_ids: Sequence[str]) -> dict[str, Standing]:
-        """How each of these runs stands, as one read."""
-        raise NotImplementedError
-
-    async def _delete(self, components: Sequence[Sequence[str]], cutoff: int) -> list[bool]:
-        """Deletes each component that `may_go`, whole and leaving tombstones; whether it did, in the order given."""
-        raise NotImplementedError
-
-    async def prune(
-        self,
-        cutoff: int,
-        filter: PruneFilter = ALL_ENDED,
-        *,
-        batch: int = 500,
-        dry_run: bool = False,
-        progress: Callable[[PruneProgress], None] | None = None,
-    ) -> PruneReport:
-        """As `FlowEventStore.prune`."""
-        if batch < 1:
-            raise ValueError(f"batch is {batch}; use at least 1")
-        return await _Prune(self, cutoff, filter, batch, dry_run, progress or (lambda _: None)).run()
-
-
-class _Prune:
-    """One prune. Memory: the ids of linked runs, and the runs of one batch."""
-
-    def __init__(
-        self,
-        store: Retaining,
-        cutoff: int,
-        filter: PruneFilter,
-        batch: int,
-        dry_run: bool,
-        progress: Callable[[PruneProgress], None],
-    ) -> None:
-        self._store = store
-        self._cutoff = cutoff
-        self._filter = filter
-        self._batch = batch
-        self._progress = progress
-        self._report = PruneReport(dry_run)
-        self._looked_at = 0
-        self._ready: list[list[str]] = []
-        self._planned: set[str] = set()  # members of components that may go
-        self._staying: set[str] = set()  # linked runs whose component stays
-
-    async def run(self) -> PruneReport:
-        async for page in self._pages():
-            await self._look_at(page)
-            self._looked_at += len(page)
-            await self._delete_ready(self._batch)
-        await self._delete_ready(1)
-        return self._report
-
-    # which runs are meant ------------------------------------------------------------------------------------
-
-    async def _pages(self) -> AsyncIterator[Sequence[RunRecord]]:
-        wanted = self._filter
-        if wanted.run_ids is not None:
-            await self._check_named(wanted.run_ids)
-            for part in in_parts(sorted(set(wanted.run_ids)), self._batch):
-                standings = await self._store._standings(part)
-                records = [standing.record for standing in standings.values() if standing.record is not None]
-                yield [record for record in records if wanted.matches(record)]
-            return
-        rows = RunFilter(status=wanted.status, name=wanted.name, version=wanted.version)
-        after = _before(wanted.prefix or "")
-        while True:
-            page = await self._store.runs(rows, after=after, limit=self._batch)
-            found = [record for record in page.runs if wanted.matches(record)]
-            yield found
-            after = page.next
-            if after is None or (wanted.prefix is not None and after[: len(wanted.prefix)] > wanted.prefix):
-                return
-
-    async def _check_named(self, run_ids: Sequence[str]) -> None:
-        """Raises what there is to say of a run that is named and is not there, unless it was pruned."""
-        for part in in_parts(run_ids, self._batch):
-            for run_id, standing in (await self._store._standings(part)).items():
-                if standing.record is None and await self._store.tombstone(run_id) is None:
-                    await self._store.lease(run_id)
-
-    # what becomes of them ------------------------------------------------------------------------------------
-
-    async def _look_at(self, page: Sequence[RunRecord]) -> None:
-        standings = await self._store._standings([record.run_id for record in page if record.terminal])
-        for record in page:
-            run_id = record.run_id
-            if run_id in self._planned:
-                continue
-            standing = standings.get(run_id, Standing(record))
-            kept = _kept(standing, self._cutoff)
-            if kept is None and standing.linked and not await self._may_go_with(run_id, standing):
-                kept = "referenced"
-            if kept is not None:
-                self._count(kept, [run_id])
-            elif not standing.linked:
-                self._ready.append([run_id])
-
-    async def _may_go_with(self, run_id: str, standing: Standing) -> bool:
-        """Whether the run's whole component may go; it is made ready then. What is found to stay is remembered, so that no
-        run is looked at for each of its relatives."""
-        found = {run_id}
-        frontier = standing.linked - found
-        stays = False
-        while frontier and not stays:
-            stays = not frontier.isdisjoint(self._staying)
-            ahead: set[str] = set()
-            for part in in_parts(sorted(frontier), self._batch):
-                if stays:
-                    break
-                standings = await self._store._standings(part)
-                found.update(part)
-                stays = any(self._blocks(each) for each in standings.values())
-                ahead.update(*(each.linked for each in standings.values()))
-            frontier = frozenset(ahead - found)
-        if stays:
-            self._staying |= found
-        else:
-            self._planned |= found
-            self._ready.append(sorted(found))
-        return not stays
-
-    def _blocks(self, standing: Standing) -> bool:
-        record = standing.record
-        return record is None or not self._filter.matches(record) or _kept(standing, self._cutoff) is not None
-
-    async def _delete_ready(self, least: int) -> None:
-        """Deletes what is ready, once it is so many runs."""
-        if sum(map(len, self._ready)) >= least:
-            for group in self._groups():
-                if self._report.dry_run:
-                    gone = [True] * len(group)
-                else:
-                    gone = await self._store._delete(group, self._cutoff)
-                for component, is_gone in zip(group, gone, strict=True):
-                    self._count("deleted" if is_gone else "changed", component)
-                self._progress(PruneProgress(self._looked_at, self._report.deleted.count))
-            self._ready = []
-        self._progress(PruneProgress(self._looked_at, self._report.deleted.count))
-
-    def _groups(self) -> Iterator[list[list[str]]]:
-        """What is deleted together: components up to the size of a batch, or one that is larger."""
-        group: list[list[str]] = []
-        size = 0
-        for component in self._ready:
-            if group and size + len(component) > self._batch:
-                yield group
-                group, size = [], 0
-            group.append(component)
-            size += len(component)
-        if group:
-            yield group
-
-    def _count(self, kind: Literal["deleted"] | Kept, run_ids: Iterable[str]) -> None:
-        counted: PrunedRuns = getattr(self._report, kind)
-        for run_id in run_ids:
-            counted.add(run_id)
-
-
-def _before(prefix: str) -> str | None:
-    """A cursor before every run id with this prefix, and close to them."""
-    return prefix[:-1] or None

@@ -8,8 +8,9 @@ from contextlib import AbstractContextManager
 from typing import TypeVar
 
 from perdure.errors import RunConflict, RunNotFound
-from perdure.retention import HistoryHold, Retaining, Standing, check_hold, may_go
+from perdure.retention import HistoryHold, Standing, check_hold, may_go
 from perdure.stores.index import MemoryIndex
+from perdure.stores.retaining import Retaining
 from perdure.stores.rules import check_limit
 
 __all__ = ["IndexedRetention"]

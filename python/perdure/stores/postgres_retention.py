@@ -11,8 +11,9 @@ from typing import Any, Final, TypeVar
 
 from perdure.errors import RunConflict, RunNotFound
 from perdure.instant import due_key, parse_instant
-from perdure.retention import Digest, HistoryHold, Retaining, Standing, Tombstone, check_hold, may_go
+from perdure.retention import Digest, HistoryHold, Standing, Tombstone, check_hold, may_go
 from perdure.stores.postgres_database import Connection
+from perdure.stores.retaining import Retaining
 from perdure.stores.rules import RUN_COLUMNS, check_limit, record_from
 
 __all__ = ["PostgresRetention"]

@@ -8,7 +8,8 @@ from typing import Final, TypeVar
 
 from perdure.errors import RunConflict, RunNotFound
 from perdure.instant import due_key, parse_instant
-from perdure.retention import Digest, HistoryHold, Retaining, Standing, Tombstone, check_hold, in_parts, may_go
+from perdure.retention import Digest, HistoryHold, Standing, Tombstone, check_hold, in_parts, may_go
+from perdure.stores.retaining import Retaining
 from perdure.stores.rules import RUN_COLUMNS, check_limit, record_from
 
 __all__ = ["SqliteRetention"]

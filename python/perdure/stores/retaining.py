@@ -1,0 +1,203 @@
+"""Pruning as every store does it: which runs are meant, which of them may go together, and in what groups (R51, spec 7.7)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from typing import Literal
+
+from perdure.retention import (
+    ALL_ENDED,
+    Kept,
+    PrunedRuns,
+    PruneFilter,
+    PruneProgress,
+    PruneReport,
+    Standing,
+    Tombstone,
+    in_parts,
+    kept_for_itself,
+)
+from perdure.stores.base import LeaseState, RunFilter, RunPage, RunRecord
+from perdure.stores.rules import ALL_RUNS
+
+__all__ = ["Retaining"]
+
+
+class Retaining:
+    """What the stores say of retention alike, over what each says for itself."""
+
+    async def runs(self, filter: RunFilter = ALL_RUNS, *, after: str | None = None, limit: int = 100) -> RunPage:
+        """As `FlowEventStore.runs`."""
+        raise NotImplementedError
+
+    async def lease(self, run_id: str) -> LeaseState:
+        """As `FlowEventStore.lease`."""
+        raise NotImplementedError
+
+    async def tombstone(self, run_id: str) -> Tombstone | None:
+        """As `FlowEventStore.tombstone`."""
+        raise NotImplementedError
+
+    async def _standings(self, run_ids: Sequence[str]) -> dict[str, Standing]:
+        """How each of these runs stands, as one read."""
+        raise NotImplementedError
+
+    async def _delete(self, components: Sequence[Sequence[str]], cutoff: int) -> list[bool]:
+        """Deletes each component that `may_go`, whole and leaving tombstones; whether it did, in the order given."""
+        raise NotImplementedError
+
+    async def prune(
+        self,
+        cutoff: int,
+        filter: PruneFilter = ALL_ENDED,
+        *,
+        batch: int = 500,
+        dry_run: bool = False,
+        progress: Callable[[PruneProgress], None] | None = None,
+    ) -> PruneReport:
+        """As `FlowEventStore.prune`."""
+        if batch < 1:
+            raise ValueError(f"batch is {batch}; use at least 1")
+        return await _Prune(self, cutoff, filter, batch, dry_run, progress or (lambda _: None)).run()
+
+
+class _Prune:
+    """One prune. Memory: the ids of linked runs, and the runs of one batch."""
+
+    def __init__(
+        self,
+        store: Retaining,
+        cutoff: int,
+        filter: PruneFilter,
+        batch: int,
+        dry_run: bool,
+        progress: Callable[[PruneProgress], None],
+    ) -> None:
+        self._store = store
+        self._cutoff = cutoff
+        self._filter = filter
+        self._batch = batch
+        self._progress = progress
+        self._report = PruneReport(dry_run)
+        self._looked_at = 0
+        self._ready: list[list[str]] = []
+        self._planned: set[str] = set()  # members of components that may go
+        self._staying: set[str] = set()  # linked runs whose component stays
+
+    async def run(self) -> PruneReport:
+        async for page in self._pages():
+            await self._look_at(page)
+            self._looked_at += len(page)
+            await self._delete_ready(self._batch)
+        await self._delete_ready(1)
+        return self._report
+
+    # which runs are meant ------------------------------------------------------------------------------------
+
+    async def _pages(self) -> AsyncIterator[Sequence[RunRecord]]:
+        wanted = self._filter
+        if wanted.run_ids is not None:
+            await self._check_named(wanted.run_ids)
+            for part in in_parts(sorted(set(wanted.run_ids)), self._batch):
+                standings = await self._store._standings(part)
+                records = [standing.record for standing in standings.values() if standing.record is not None]
+                yield [record for record in records if wanted.matches(record)]
+            return
+        rows = RunFilter(status=wanted.status, name=wanted.name, version=wanted.version)
+        after = _before(wanted.prefix or "")
+        while True:
+            page = await self._store.runs(rows, after=after, limit=self._batch)
+            found = [record for record in page.runs if wanted.matches(record)]
+            yield found
+            after = page.next
+            if after is None or (wanted.prefix is not None and after[: len(wanted.prefix)] > wanted.prefix):
+                return
+
+    async def _check_named(self, run_ids: Sequence[str]) -> None:
+        """Raises what there is to say of a run that is named and is not there, unless it was pruned."""
+        for part in in_parts(run_ids, self._batch):
+            for run_id, standing in (await self._store._standings(part)).items():
+                if standing.record is None and await self._store.tombstone(run_id) is None:
+                    await self._store.lease(run_id)
+
+    # what becomes of them ------------------------------------------------------------------------------------
+
+    async def _look_at(self, page: Sequence[RunRecord]) -> None:
+        standings = await self._store._standings([record.run_id for record in page if record.terminal])
+        for record in page:
+            run_id = record.run_id
+            if run_id in self._planned:
+                continue
+            standing = standings.get(run_id, Standing(record))
+            kept = kept_for_itself(standing, self._cutoff)
+            if kept is None and standing.linked and not await self._may_go_with(run_id, standing):
+                kept = "referenced"
+            if kept is not None:
+                self._count(kept, [run_id])
+            elif not standing.linked:
+                self._ready.append([run_id])
+
+    async def _may_go_with(self, run_id: str, standing: Standing) -> bool:
+        """Whether the run's whole component may go; it is made ready then. What is found to stay is remembered, so that no
+        run is looked at for each of its relatives."""
+        found = {run_id}
+        frontier = standing.linked - found
+        stays = False
+        while frontier and not stays:
+            stays = not frontier.isdisjoint(self._staying)
+            ahead: set[str] = set()
+            for part in in_parts(sorted(frontier), self._batch):
+                if stays:
+                    break
+                standings = await self._store._standings(part)
+                found.update(part)
+                stays = any(self._blocks(each) for each in standings.values())
+                ahead.update(*(each.linked for each in standings.values()))
+            frontier = frozenset(ahead - found)
+        if stays:
+            self._staying |= found
+        else:
+            self._planned |= found
+            self._ready.append(sorted(found))
+        return not stays
+
+    def _blocks(self, standing: Standing) -> bool:
+        record = standing.record
+        return record is None or not self._filter.matches(record) or kept_for_itself(standing, self._cutoff) is not None
+
+    async def _delete_ready(self, least: int) -> None:
+        """Deletes what is ready, once it is so many runs."""
+        if sum(map(len, self._ready)) >= least:
+            for group in self._groups():
+                if self._report.dry_run:
+                    gone = [True] * len(group)
+                else:
+                    gone = await self._store._delete(group, self._cutoff)
+                for component, is_gone in zip(group, gone, strict=True):
+                    self._count("deleted" if is_gone else "changed", component)
+                self._progress(PruneProgress(self._looked_at, self._report.deleted.count))
+            self._ready = []
+        self._progress(PruneProgress(self._looked_at, self._report.deleted.count))
+
+    def _groups(self) -> Iterator[list[list[str]]]:
+        """What is deleted together: components up to the size of a batch, or one that is larger."""
+        group: list[list[str]] = []
+        size = 0
+        for component in self._ready:
+            if group and size + len(component) > self._batch:
+                yield group
+                group, size = [], 0
+            group.append(component)
+            size += len(component)
+        if group:
+            yield group
+
+    def _count(self, kind: Literal["deleted"] | Kept, run_ids: Iterable[str]) -> None:
+        counted: PrunedRuns = getattr(self._report, kind)
+        for run_id in run_ids:
+            counted.add(run_id)
+
+
+def _before(prefix: str) -> str | None:
+    """A cursor before every run id with this prefix, and close to them."""
+    return prefix[:-1] or None
