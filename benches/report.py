@@ -20,11 +20,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from benches.bench_stores import AT_ONCE, SERIAL
+from benches.stores import BATCH
+
 __all__ = ["main"]
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "RESULTS.md"
-SUITES = ("benches/bench_kernel.py", "benches/bench_drive.py")
+SUITES = ("benches/bench_kernel.py", "benches/bench_drive.py", "benches/bench_stores.py")
 ROUNDS = 3
 ENGINES = ("rust", "pure", "orjson")
 
@@ -32,6 +35,11 @@ GATE_RATIO = 6.0
 """At 1,000 events the Rust kernel replays at least this many times as fast as the orjson baseline."""
 GATE_LINEAR = 2.0
 """An event of 100,000 costs at most this many times what one of 1,000 does."""
+STORE_GATES = (
+    (SERIAL, "SQLite FULL", SERIAL, "bare SQLite FULL", 0.8),
+    (AT_ONCE, "SQLite FULL", AT_ONCE, f"bare SQLite FULL, {BATCH} rows", 0.5),
+)
+"""A store's events a second, in a row and column, are at least this much of a floor's."""
 
 
 @dataclass(frozen=True)
@@ -67,12 +75,63 @@ def rows_of(rounds: list[list[dict[str, Any]]]) -> list[Row]:
     cells: dict[tuple[str, int | None], dict[str, list[float]]] = {}
     for benchmarks in rounds:
         for bench in benchmarks:
+            if "engine" not in bench["extra_info"]:
+                continue  # of another table
             key = (bench["group"], bench["extra_info"]["events"])
             cells.setdefault(key, {}).setdefault(bench["extra_info"]["engine"], []).append(bench["stats"]["median"])
     return [
         Row(name, events, {engine: statistics.median(found) for engine, found in engines.items()})
         for (name, events), engines in cells.items()
     ]
+
+
+@dataclass(frozen=True)
+class StoreCell:
+    """One line of the table of stores: seconds of a commit, or of a read, and how many commits shared a transaction."""
+
+    row: str
+    column: str
+    events_a_second: float
+    p50: float
+    p99: float
+    group: float | None
+
+
+def cells_of(rounds: list[list[dict[str, Any]]]) -> list[StoreCell]:
+    """The median of the rounds for each cell of the table of stores, in the order of the suites."""
+    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for benchmarks in rounds:
+        for bench in benchmarks:
+            if bench["extra_info"].get("table") == "stores":
+                found.setdefault((bench["group"], bench["extra_info"]["column"]), []).append(bench["extra_info"])
+    cells = []
+    for (row, column), told in found.items():
+        rate, p50, p99 = (statistics.median(one[name] for one in told) for name in ("events_a_second", "p50", "p99"))
+        groups = [one["group"] for one in told if one["group"] is not None]
+        cells.append(StoreCell(row, column, rate, p50, p99, statistics.median(groups) if groups else None))
+    return cells
+
+
+def store_gates(cells: list[StoreCell]) -> list[str]:
+    """What the gates of the stores say, one line each."""
+    rates = {(cell.row, cell.column): cell.events_a_second for cell in cells}
+    lines = []
+    for row, column, floor_row, floor, bound in STORE_GATES:
+        if (row, column) in rates and (floor_row, floor) in rates:
+            ratio = rates[row, column] / rates[floor_row, floor]
+            lines.append(
+                _gate(f"{column}, {row}: {ratio:.2f} of {floor}", ratio >= bound, f"at least {bound:g} of the floor")
+            )
+    return lines
+
+
+def store_table(cells: list[StoreCell]) -> str:
+    lines = [("what", "where", "events/s", "p50", "p99", "commits a group"), ("---", "---", *["---:"] * 4)]
+    for cell in cells:
+        group = "" if cell.group is None else f"{cell.group:.1f}"
+        times = (_time(cell.p50, None), _time(cell.p99, None))
+        lines.append((cell.row, cell.column, f"{cell.events_a_second:,.0f}", *times, group))
+    return _aligned(lines)
 
 
 def gates(rows: list[Row]) -> list[str]:
@@ -110,7 +169,11 @@ def table(rows: list[Row]) -> str:
     for row in rows:
         times = tuple(_time(row.seconds.get(engine), row.events) for engine in ENGINES)
         lines.append((row.name, *times, _ratio(row.ratio("pure")), _ratio(row.ratio("orjson"))))
-    widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
+    return _aligned(lines)
+
+
+def _aligned(lines: list[tuple[str, ...]]) -> str:
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     return "\n".join(
         "| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |" for line in lines
     )
@@ -158,7 +221,7 @@ def _output(*command: str) -> str:
         return ""
 
 
-def page(rows: list[Row]) -> str:
+def page(rows: list[Row], cells: list[StoreCell]) -> str:
     return "\n".join(
         (
             "# Results",
@@ -171,9 +234,16 @@ def page(rows: list[Row]) -> str:
             "",
             table(rows),
             "",
+            "## Stores",
+            "",
+            "Durable events a second, and the time of a commit or of a read. The bare ones are floors: the same rows, or the",
+            "same bytes, written by a loop that compares and moves the sequence and does nothing else.",
+            "",
+            store_table(cells),
+            "",
             "## Gates",
             "",
-            *(f"* {line}" for line in gates(rows)),
+            *(f"* {line}" for line in gates(rows) + store_gates(cells)),
             "",
         )
     )
@@ -187,13 +257,13 @@ def main(say: Callable[[str], None] = print) -> None:
     for number in range(1, 2 if smoke else ROUNDS + 1):
         say(f"==> {'smoke run' if smoke else f'round {number} of {ROUNDS}'} of {', '.join(SUITES)}")
         rounds.append(measure_round(smoke))
-    rows = rows_of(rounds)
-    say("\n" + table(rows) + "\n")
+    rows, cells = rows_of(rounds), cells_of(rounds)
+    say("\n" + table(rows) + "\n\n" + store_table(cells) + "\n")
     if smoke:
         return
-    for line in gates(rows):
+    for line in gates(rows) + store_gates(cells):
         say(line)
-    RESULTS.write_text(page(rows), encoding="utf-8")
+    RESULTS.write_text(page(rows, cells), encoding="utf-8")
     say("written: benches/RESULTS.md")
 
 

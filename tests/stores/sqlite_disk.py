@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from perdure.errors import FlowError, OutcomeUnknown, StoreUnavailable
+from perdure.errors import OutcomeUnknown, StoreUnavailable
 from perdure.kernel import load
 from perdure.stores import SqliteEventStore
 from perdure.stores.base import Append, Committed
@@ -108,7 +108,7 @@ async def unsynced(path: Path) -> dict[str, object]:
         "acknowledged": acknowledged,
         "found": found,
         "said": said,
-        "settled": [type(answer).__name__ for answer in answers if isinstance(answer, (Committed, FlowError))],
+        "settled": [type(answer).__name__ for answer in answers],
     }
 
 

@@ -121,6 +121,8 @@ class GroupCommitter:
         self._alone = False
         """Whether the last group was one call, so that the next may go out without waiting for company."""
         self._closed = False
+        self.groups = 0
+        """How many groups have been handed to `write`."""
         self.bell = Bell()
         """Rung when something was written, and at the close."""
 
@@ -190,6 +192,7 @@ class GroupCommitter:
                 if not self._turns.take(wait=False):
                     return None
                 try:
+                    self.groups += 1
                     return self._write(appends)
                 finally:
                     self._turns.release()
@@ -269,6 +272,7 @@ class GroupCommitter:
         return jobs, group
 
     def _outcomes(self, group: list[_Call]) -> list[_Outcome]:
+        self.groups += 1
         given = _outcome(lambda: self._write([append for call in group for append in call.appends]))
         if isinstance(given, StoreUnavailable | OutcomeUnknown):
             return [(call, _own(given)) for call in group]
