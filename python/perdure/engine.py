@@ -359,6 +359,11 @@ class FlowEngine(Inspection):
         return self.leasing.owner
 
     @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
+
+    @property
     def leasing(self) -> Leasing:
         """How this engine leases runs."""
         return self._shell.leasing
