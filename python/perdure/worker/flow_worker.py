@@ -115,10 +115,17 @@ class FlowWorker:
     async def drain(self) -> None:
         """Claims nothing more, lets the attempts that run settle for `drain_timeout`, gives all leases back, and returns when
         that is done. Nothing is appended for it: each run goes on elsewhere from where it was (R2)."""
-        self._draining = True
-        self._stir()
+        if not self._draining:
+            self.stop()
         if self._running:
             await self._ended.wait()
+
+    def stop(self) -> None:
+        """Begins what `drain` waits for; called again, it cuts off at once what still runs. What a signal does."""
+        if self._draining:
+            self._hurried.set()
+        self._draining = True
+        self._stir()
 
     async def __aenter__(self) -> Self:
         return self
@@ -132,10 +139,7 @@ class FlowWorker:
 
     def _on_signal(self, number: int) -> None:
         self.signals.append(number)
-        if self._draining:
-            self._hurried.set()
-        self._draining = True
-        self._stir()
+        self.stop()
 
     def _stir(self) -> None:
         """Something happened that the worker looks at without delay."""
@@ -170,7 +174,7 @@ class FlowWorker:
         """Looks, claims, and rests until there may be more to claim."""
         try:
             await self._patiently(self._hints.begin)
-            while not self._draining:
+            while not self._draining and not self.engine.closed:
                 self._stirred.clear()
                 self._urgent = False
                 pause = await self._patiently(self._look)
@@ -264,7 +268,7 @@ class FlowWorker:
         try:
             await self.engine.make(call)
         except EngineClosed:
-            self._draining = True  # ours or the engine's end; either way the lease was given back
+            _log.debug("the drive of run %s was ended and its lease given back", call.run_id)
         except LeaseLost:
             _log.warning("run %s went to another worker while this one drove it", call.run_id)
         except FlowError as error:
