@@ -18,7 +18,6 @@ import perdure
 from perdure.errors import (
     FlowError,
     HookTokenConflict,
-    InvalidRunId,
     LeaseLost,
     RunConflict,
     RunNotFound,
@@ -267,29 +266,6 @@ def test_lines_of_a_batch_are_marked_on_disk_and_nowhere_else(folder: Path) -> N
         assert written.replace(b"\n ", b"\n")[1:] == first.lines + second.lines
         assert await store.history("r") == first.lines + second.lines
         assert await store.history("r", 2) == (first.lines + second.lines).split(b"\n", 2)[2]
-        await store.close()
-
-    asyncio.run(test())
-
-
-@pytest.mark.parametrize("run_id", ["../evil", "a/b", "", ".", "..", "a.b", "a\0b", "é", "a\n", "~"])
-def test_a_hostile_run_id_never_reaches_the_file_system(folder: Path, run_id: str) -> None:
-    class Hostile:
-        def __init__(self, batch: Batch) -> None:
-            self._batch = batch
-
-        def __getattr__(self, name: str) -> object:
-            return run_id if name == "run_id" else getattr(self._batch, name)
-
-    async def test() -> None:
-        store = opened(folder)
-        before = sorted(path.name for path in folder.parent.rglob("*"))
-        (answer,) = await store.commit([Append(Hostile(Story(PURE, "r").batch(created())))])  # type: ignore[arg-type]  # on purpose
-        assert isinstance(answer, InvalidRunId)
-        for call in (store.history(run_id), store.lease(run_id), store.release_hold(run_id)):
-            with pytest.raises(RunNotFound):
-                await call
-        assert sorted(path.name for path in folder.parent.rglob("*")) == before
         await store.close()
 
     asyncio.run(test())

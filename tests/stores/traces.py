@@ -10,7 +10,7 @@ from random import Random
 from typing import Any, Final
 
 from perdure.errors import FlowError
-from perdure.instant import MAX_NS
+from perdure.instant import MAX_NS, format_instant
 from perdure.kernel import KernelName, load
 from perdure.stores.base import After, Append, Claim, Committed, FlowEventStore, Lease, RunFilter, RunPage
 from perdure.testing._store_suite import StoreClock
@@ -82,7 +82,7 @@ class Trace:
         self.stories: dict[str, Story] = {}
         self.open: list[str] = []
         self.stale: deque[Append] = deque(maxlen=8)
-        self.log: deque[str] = deque(maxlen=12)
+        self.log: deque[str] = deque(maxlen=6)
         """The last steps, for whoever reads a failure."""
 
     @property
@@ -198,6 +198,7 @@ class Trace:
         extra: list[Draft] = []
         if random.random() < 0.3:
             extra.append(wait(f"w{number}", self.clock.ns + random.randint(-SECOND, 20 * SECOND)))
+        extra += self._retried_again(story)
         if random.random() < 0.3:
             extra.append(hook(f"h{number}", random.choice(TOKENS)))
         if random.random() < 0.25:
@@ -205,6 +206,19 @@ class Trace:
         if number and random.random() < 0.02:
             extra.append({"type": "run_failed", "error": "e"})
         return drafts + extra if self._is_legal(story, drafts + extra) else drafts
+
+    def _retried_again(self, story: Story) -> list[Draft]:
+        """A delayed retry that runs and is put off once more, in one batch: its wakeup moves."""
+        retries = [subject for kind, subject, _ in story.run.suspensions() if kind == "retry"]
+        step = story.run.step(self.random.choice(retries)) if retries else None
+        if step is None:
+            return []
+        attempt = {"step_id": step.step_id, "attempt": step.attempt + 1}
+        due = format_instant(self.clock.ns + self.random.randint(0, 20 * SECOND))
+        return [
+            {"type": "step_started", **attempt},
+            {"type": "step_retrying", **attempt, "error": "e", "retry_after": due},
+        ]
 
     def _is_legal(self, story: Story, drafts: list[Draft]) -> bool:
         try:
@@ -245,7 +259,7 @@ class Trace:
         for traced in self.stores[1:]:
             found = await call.on(traced.store)
             assert found == expected, f"{traced.name} answers {found} to {call}; before it: {list(self.log)}"
-        self.log.append(f"{call} -> {expected}")
+        self.log.append(f"{call} -> {expected}"[:500])
 
     def everything(self) -> Iterator[Call]:
         """Every question, about every run."""

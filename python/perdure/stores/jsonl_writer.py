@@ -32,6 +32,8 @@ from perdure.stores.rules import refusal
 __all__ = ["JsonlWriter"]
 
 _log = logging.getLogger("perdure")
+_LONGEST_ID: Final = 200
+"""Characters of a new run's id (R34)."""
 _ROUND: Final = 256
 """Batches of a round; each has its file open."""
 
@@ -98,6 +100,8 @@ class JsonlWriter:
             return refused
         if not is_safe(run_id):
             return InvalidRunId(run_id, "characters" if run_id else "empty")
+        if len(run_id) > _LONGEST_ID:
+            return InvalidRunId(run_id, "length")  # before it becomes a name that the file system cannot hold
         if self._state.spellings.get(run_id.lower(), run_id) != run_id:
             return RunConflict(run_id, "case")
         return None
