@@ -26,10 +26,10 @@ __all__ = [
     "Digest",
     "HistoryHold",
     "Kept",
-    "PruneFilter",
     "PruneProgress",
     "PruneReport",
     "PrunedRuns",
+    "RunSelection",
     "Standing",
     "Tombstone",
     "check_hold",
@@ -71,8 +71,8 @@ class Tombstone:
 
 
 @dataclass(frozen=True, slots=True)
-class PruneFilter:
-    """Which runs a prune is about; every field given must hold. A linked run that it leaves out blocks its component."""
+class RunSelection:
+    """Which runs a prune or an export is about; every field given must hold."""
 
     status: tuple[str, ...] | None = None
     name: str | None = None
@@ -92,7 +92,7 @@ class PruneFilter:
         )
 
 
-ALL_ENDED: Final = PruneFilter()
+ALL_ENDED: Final = RunSelection()
 
 
 @dataclass(slots=True)

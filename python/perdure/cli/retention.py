@@ -12,7 +12,7 @@ import typer
 
 from perdure.cli.shared import Json, StoreUrl, counted, opened, perform, say, tell_json, tell_table
 from perdure.instant import format_instant, parse_instant
-from perdure.retention import HistoryHold, PrunedRuns, PruneFilter, PruneProgress, PruneReport
+from perdure.retention import HistoryHold, PrunedRuns, PruneProgress, PruneReport, RunSelection
 from perdure.stores.base import FlowEventStore
 
 __all__ = ["register"]
@@ -62,7 +62,7 @@ def prune(
     Runs that are linked go together or stay. A tombstone with a digest of the history is left of each, and its id cannot be
     used again. Interrupted at any point, the same command finishes the work.
     """
-    filter = PruneFilter(
+    filter = RunSelection(
         status=tuple(status) if status else None,
         name=workflow,
         version=version,

@@ -11,7 +11,7 @@ from perdure.errors import FlowError, LeaseLost
 from perdure.kernel import Batch
 
 if TYPE_CHECKING:
-    from perdure.retention import HistoryHold, PruneFilter, PruneProgress, PruneReport, Tombstone
+    from perdure.retention import HistoryHold, PruneProgress, PruneReport, RunSelection, Tombstone
 
 __all__ = [
     "ActiveHook",
@@ -82,6 +82,8 @@ class Append:
 
     batch: Batch
     lease: Lease | None = None
+    restored: bool = False
+    """The whole history of a run that comes from elsewhere: runs that it is linked to may be missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,7 +390,7 @@ class FlowEventStore(Protocol):
     async def prune(
         self,
         cutoff: int,
-        filter: PruneFilter = ...,
+        filter: RunSelection = ...,
         *,
         batch: int = 500,
         dry_run: bool = False,

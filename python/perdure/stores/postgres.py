@@ -25,7 +25,7 @@ from perdure.stores.base import (
 )
 from perdure.stores.leases import Columns, Wanted
 from perdure.stores.postgres_asking import Ask, PostgresAsking, Row
-from perdure.stores.postgres_batches import COMMIT, answers_of, arguments_of
+from perdure.stores.postgres_batches import COMMIT, COMMIT_RESTORED, answers_of, arguments_of, restored_links
 from perdure.stores.postgres_database import Connection, PostgresDatabase, Preparing
 from perdure.stores.postgres_group import AsyncGroupCommitter
 from perdure.stores.postgres_hints import PostgresHints, channel_of
@@ -173,7 +173,11 @@ class PostgresEventStore(PostgresRetention):
 
     async def _write(self, appends: Sequence[Append]) -> list[Committed | FlowError]:
         values = (*arguments_of(appends), self._test_time(), self._synchronous, self._channel)
-        rows = await self._change(COMMIT, *values)
+        links = restored_links(appends)
+        if links is None:
+            rows = await self._change(COMMIT, *values)
+        else:
+            rows = await self._change(COMMIT_RESTORED, *values, *links)
         answers = answers_of(appends, rows)
         self._note(rows[0][1])
         return answers

@@ -20,12 +20,33 @@ from perdure.payload import encode
 from perdure.stores.base import Append, Committed, Lease
 from perdure.stores.rules import RANK
 
-__all__ = ["COMMIT", "answers_of", "arguments_of"]
+__all__ = ["COMMIT", "COMMIT_RESTORED", "answers_of", "arguments_of", "restored_links"]
 
 COMMIT: Final = """
 SELECT place, now, verdict, held, actual, other, other_hook, token
 FROM @schema@.flow_commit(
     $1::json, $2::bytea[], $3::text[], $4::text[], $5::text[], $6::bytea[], $7::bigint, $8::text, $9::text)"""
+
+COMMIT_RESTORED: Final = f"""
+WITH done AS MATERIALIZED ({COMMIT}), linked AS (
+    INSERT INTO @schema@.flow_links SELECT l.run_id, l.linked
+    FROM unnest($10::bigint[], $11::text[], $12::text[]) AS l (place, run_id, linked)
+    JOIN done ON done.place = l.place AND done.verdict IS NULL
+    ON CONFLICT DO NOTHING
+)
+SELECT * FROM done"""
+"""As `COMMIT`, with the links of restored runs."""
+
+
+def restored_links(appends: Sequence[Append]) -> tuple[list[int], list[str], list[str]] | None:
+    """The last arguments of `COMMIT_RESTORED`; None if there are no such links."""
+    links = [
+        (place, append.batch.run_id, linked)
+        for place, append in enumerate(appends, 1)
+        if append.restored
+        for linked in append.batch.links
+    ]
+    return ([link[0] for link in links], [link[1] for link in links], [link[2] for link in links]) if links else None
 
 
 def arguments_of(appends: Sequence[Append]) -> tuple[object, ...]:
@@ -33,7 +54,7 @@ def arguments_of(appends: Sequence[Append]) -> tuple[object, ...]:
     nothing."""
     batches = [append.batch for append in appends]
     creations = [batch.run_id for batch in batches if not batch.expected_sequence]
-    linked = [run_id for batch in batches for run_id in batch.links]
+    linked = [run_id for append in appends if not append.restored for run_id in append.batch.links]
     tokens = [hook.token_hash for batch in batches for hook in batch.insert_hooks]
     runs = [batch.run_id for batch in batches]
     members = [_members(place, append) for place, append in enumerate(appends, 1)]
@@ -93,6 +114,8 @@ def _members(place: int, append: Append) -> dict[str, object]:
     }
     found |= _row(batch)
     found |= _index(batch)
+    if append.restored:
+        found.pop("links", None)  # not to be judged: `COMMIT_RESTORED` writes them
     if lease is not None:
         found |= _lease(lease)
     return found

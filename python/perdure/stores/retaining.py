@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from typing import Literal
+from typing import Literal, Protocol
 
 from perdure.retention import (
     ALL_ENDED,
     Kept,
     PrunedRuns,
-    PruneFilter,
     PruneProgress,
     PruneReport,
+    RunSelection,
     Standing,
     Tombstone,
     in_parts,
@@ -20,7 +20,13 @@ from perdure.retention import (
 from perdure.stores.base import LeaseState, RunFilter, RunPage, RunRecord
 from perdure.stores.rules import ALL_RUNS
 
-__all__ = ["Retaining"]
+__all__ = ["Retaining", "listed"]
+
+
+class Lister(Protocol):
+    """A store whose runs can be listed."""
+
+    async def runs(self, filter: RunFilter = ..., *, after: str | None = None, limit: int = 100) -> RunPage: ...
 
 
 class Retaining:
@@ -49,7 +55,7 @@ class Retaining:
     async def prune(
         self,
         cutoff: int,
-        filter: PruneFilter = ALL_ENDED,
+        filter: RunSelection = ALL_ENDED,
         *,
         batch: int = 500,
         dry_run: bool = False,
@@ -68,7 +74,7 @@ class _Prune:
         self,
         store: Retaining,
         cutoff: int,
-        filter: PruneFilter,
+        filter: RunSelection,
         batch: int,
         dry_run: bool,
         progress: Callable[[PruneProgress], None],
@@ -103,15 +109,8 @@ class _Prune:
                 records = [standing.record for standing in standings.values() if standing.record is not None]
                 yield [record for record in records if wanted.matches(record)]
             return
-        rows = RunFilter(status=wanted.status, name=wanted.name, version=wanted.version)
-        after = _before(wanted.prefix or "")
-        while True:
-            page = await self._store.runs(rows, after=after, limit=self._batch)
-            found = [record for record in page.runs if wanted.matches(record)]
-            yield found
-            after = page.next
-            if after is None or (wanted.prefix is not None and after[: len(wanted.prefix)] > wanted.prefix):
-                return
+        async for page in listed(self._store, wanted, self._batch):
+            yield page
 
     async def _check_named(self, run_ids: Sequence[str]) -> None:
         """Raises what there is to say of a run that is named and is not there, unless it was pruned."""
@@ -196,6 +195,18 @@ class _Prune:
         counted: PrunedRuns = getattr(self._report, kind)
         for run_id in run_ids:
             counted.add(run_id)
+
+
+async def listed(store: Lister, wanted: RunSelection, limit: int) -> AsyncIterator[list[RunRecord]]:
+    """The rows of the runs that are meant, page by page; the ids of `wanted` are not sought."""
+    rows = RunFilter(status=wanted.status, name=wanted.name, version=wanted.version)
+    after = _before(wanted.prefix or "")
+    while True:
+        page = await store.runs(rows, after=after, limit=limit)
+        yield [record for record in page.runs if wanted.matches(record)]
+        after = page.next
+        if after is None or (wanted.prefix is not None and after[: len(wanted.prefix)] > wanted.prefix):
+            return
 
 
 def _before(prefix: str) -> str | None:

@@ -66,7 +66,7 @@ def refusal(append: Append, row: leases.RunState, now: int, rows: Lookup) -> Flo
         return refused
     if row.last_sequence != batch.expected_sequence:
         return EventConflict(run_id, batch.expected_sequence, row.last_sequence)
-    for linked in batch.links:
+    for linked in batch.links if not append.restored else ():
         if linked != run_id and not rows.exists(linked):
             return RunNotFound(linked)
     for hook in sorted(batch.insert_hooks, key=lambda hook: hook.sequence):  # the first created is named (R16)

@@ -9,7 +9,7 @@ from typing import Final
 
 from perdure.errors import FlowError, RunConflict, RunNotFound
 from perdure.instant import MAX_NS
-from perdure.retention import PrunedRuns, PruneFilter, PruneProgress, PruneReport
+from perdure.retention import PrunedRuns, PruneProgress, PruneReport, RunSelection
 from perdure.stores.base import Append, Committed, FlowEventStore, RunFilter, RunSummary
 from perdure.testing._store_suite import StoreSuite, on_a_store, raised
 from perdure.testing._stories import SECOND, START, Draft, Story, child, created, hook, started, token_hash, wait
@@ -107,10 +107,14 @@ class RetentionContract(StoreSuite):
     async def test_a_linked_run_that_the_filter_leaves_out_keeps_its_component(self, store: FlowEventStore) -> None:
         await self.ended(store, "kid", end=FAILED)
         await self.ended(store, "parent", child("x", "kid"))
-        for filter in (PruneFilter(status=("completed",)), PruneFilter(run_ids=("parent",)), PruneFilter(prefix="p")):
+        for filter in (
+            RunSelection(status=("completed",)),
+            RunSelection(run_ids=("parent",)),
+            RunSelection(prefix="p"),
+        ):
             report = await store.prune(LATER, filter)
             assert (ids(report.referenced), report.deleted.count) == (["parent"], 0)
-        report = await store.prune(LATER, PruneFilter(status=("completed", "failed"), run_ids=("kid", "parent")))
+        report = await store.prune(LATER, RunSelection(status=("completed", "failed"), run_ids=("kid", "parent")))
         assert ids(report.deleted) == ["kid", "parent"]
 
     @on_a_store
@@ -124,29 +128,29 @@ class RetentionContract(StoreSuite):
         ):
             await self.story(run_id).write(store, created(name=name, version=version), end)
         for filter, meant in (
-            (PruneFilter(status=("failed",)), ["a2"]),
-            (PruneFilter(name="other"), ["a3"]),
-            (PruneFilter(name="demo", version="2"), ["a2"]),
-            (PruneFilter(prefix="b"), ["b1", "b2"]),
-            (PruneFilter(prefix="a", version="1"), ["a1", "a3"]),
-            (PruneFilter(prefix="b1"), ["b1"]),
-            (PruneFilter(prefix="c"), []),
-            (PruneFilter(run_ids=("b2", "a1", "b2")), ["a1", "b2"]),
-            (PruneFilter(run_ids=("a1", "a2"), status=("failed",)), ["a2"]),
-            (PruneFilter(), ["a1", "a2", "a3", "b1", "b2"]),
+            (RunSelection(status=("failed",)), ["a2"]),
+            (RunSelection(name="other"), ["a3"]),
+            (RunSelection(name="demo", version="2"), ["a2"]),
+            (RunSelection(prefix="b"), ["b1", "b2"]),
+            (RunSelection(prefix="a", version="1"), ["a1", "a3"]),
+            (RunSelection(prefix="b1"), ["b1"]),
+            (RunSelection(prefix="c"), []),
+            (RunSelection(run_ids=("b2", "a1", "b2")), ["a1", "b2"]),
+            (RunSelection(run_ids=("a1", "a2"), status=("failed",)), ["a2"]),
+            (RunSelection(), ["a1", "a2", "a3", "b1", "b2"]),
         ):
             assert ids((await store.prune(LATER, filter, dry_run=True, batch=2)).deleted) == meant, filter
-        assert ids((await store.prune(LATER, PruneFilter(prefix="b"))).deleted) == ["b1", "b2"]
+        assert ids((await store.prune(LATER, RunSelection(prefix="b"))).deleted) == ["b1", "b2"]
         assert await store.run_ids() == ["a1", "a2", "a3"]
 
     @on_a_store
     async def test_an_id_that_never_was_is_named_before_anything_is_deleted(self, store: FlowEventStore) -> None:
         await self.ended(store, "r")
-        error = await raised(RunNotFound, store.prune(LATER, PruneFilter(run_ids=("r", "never"))))
+        error = await raised(RunNotFound, store.prune(LATER, RunSelection(run_ids=("r", "never"))))
         assert error.run_id == "never"
         assert await store.run_ids() == ["r"]
         for _ in range(2):  # one that was pruned is no error
-            await store.prune(LATER, PruneFilter(run_ids=("r",)))
+            await store.prune(LATER, RunSelection(run_ids=("r",)))
 
     # what is left --------------------------------------------------------------------------------------------
 
@@ -288,7 +292,7 @@ class RetentionContract(StoreSuite):
 
         async def prune() -> None:
             await asyncio.sleep(0)
-            await store.prune(LATER, PruneFilter(prefix="r"), batch=2)
+            await store.prune(LATER, RunSelection(prefix="r"), batch=2)
 
         work = [(link if number % 2 else hold)(number) for number in range(count)]
         await asyncio.gather(*work[: count // 2], prune(), *work[count // 2 :], prune())
