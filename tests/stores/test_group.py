@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from threading import Event
+from threading import Event, get_ident
 from typing import cast
 
 import pytest
@@ -196,3 +196,172 @@ def test_callers_whose_loop_is_gone_do_not_stop_the_writer() -> None:
         asyncio.run(leave())
         medium.gate.set()
         assert asyncio.run(committer.commit([batch("next")])) == [Committed(1)]
+
+
+# on the caller's loop ---------------------------------------------------------------------------------------------
+
+
+class Turns:
+    """Turns that a test gives and takes away."""
+
+    def __init__(self) -> None:
+        self.quick = True
+        self.free = True
+        self.refused: Exception | None = None
+        self.taken: list[bool] = []
+        self.out = 0
+
+    def is_quick(self) -> bool:
+        return self.quick
+
+    def take(self, *, wait: bool) -> bool:
+        if wait and self.refused is not None:
+            raise self.refused
+        if not (wait or self.free):
+            return False
+        self.taken.append(wait)
+        self.out += 1
+        assert self.out == 1
+        return True
+
+    def release(self) -> None:
+        self.out -= 1
+
+
+class Quick(Medium):
+    """A writer that notes which thread it is on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate.set()
+        self.turns = Turns()
+        self.threads: list[int] = []
+
+    def write(self, appends: Sequence[Append]) -> list[Answer]:
+        self.threads.append(get_ident())
+        assert self.turns.out == 1
+        return super().write(appends)
+
+
+def run_quick(test: Callable[[Quick, GroupCommitter], Awaitable[None]]) -> Quick:
+    medium = Quick()
+    with ThreadPoolExecutor(1) as executor:
+        asyncio.run(_as_coroutine(test(medium, GroupCommitter(medium.write, executor, "the test store", medium.turns))))
+    assert medium.turns.out == 0
+    return medium
+
+
+def test_a_quick_medium_is_written_on_the_loop_and_calls_that_are_ready_together_share_a_group() -> None:
+    async def test(medium: Quick, committer: GroupCommitter) -> None:
+        for number in range(1, 4):
+            assert await committer.commit([batch("alone", number)]) == [Committed(number)]
+        for _ in range(3):
+            await asyncio.gather(*(committer.commit([batch(run_id)]) for run_id in "abcd"))
+        assert await committer.commit([batch("alone")]) == [Committed(1)]
+
+    medium = run_quick(test)
+    assert medium.groups[:3] == [["alone"]] * 3
+    assert medium.groups[3:6] == [["a"], ["b", "c", "d"], ["a", "b", "c", "d"]]
+    assert medium.groups[6:] == [["a", "b", "c", "d"], ["alone"]]
+    assert set(medium.threads) == {get_ident()}
+
+
+def test_a_lone_run_that_commits_on_and_on_lets_the_loop_do_other_work() -> None:
+    async def test(medium: Quick, committer: GroupCommitter) -> None:
+        ticks = 0
+
+        async def tick() -> None:
+            nonlocal ticks
+            while True:
+                ticks += 1
+                await asyncio.sleep(0)
+
+        other = asyncio.create_task(tick())
+        for number in range(1, 101):
+            await committer.commit([batch("alone", number)])
+        other.cancel()
+        assert ticks >= 100
+
+    run_quick(test)
+
+
+@pytest.mark.parametrize("slow", ["slow", "busy"])
+def test_a_slow_medium_or_a_busy_one_is_written_by_the_thread(slow: str) -> None:
+    async def test(medium: Quick, committer: GroupCommitter) -> None:
+        await committer.commit([batch("first")])
+        medium.turns.quick, medium.turns.free = slow != "slow", slow != "busy"
+        for _ in range(3):
+            await committer.commit([batch("then")])
+        await committer.between_groups(lambda: None)
+        medium.turns.quick = medium.turns.free = True
+        await committer.commit([batch("last")])
+
+    medium = run_quick(test)
+    here = get_ident()
+    assert [thread == here for thread in medium.threads] == [True, False, False, False, True]
+    assert medium.turns.taken == [False, True, True, True, True, False]
+
+
+def test_a_turn_that_does_not_come_is_told_to_everybody_who_waits() -> None:
+    async def test(medium: Quick, committer: GroupCommitter) -> None:
+        medium.turns.quick = False
+        medium.turns.refused = StoreUnavailable("process 7 holds it")
+        calls = [asyncio.create_task(committer.commit([batch(run_id)])) for run_id in "abb"]
+        calls.append(asyncio.create_task(committer.between_groups(list)))
+        failures = await asyncio.gather(*calls, return_exceptions=True)
+        assert [str(failure) for failure in failures] == [str(medium.turns.refused)] * 4
+        assert len({id(failure) for failure in failures}) == 4
+        medium.turns.refused = None
+        assert await committer.commit([batch("a")]) == [Committed(1)]
+
+    assert run_quick(test).groups == [["a"]]
+
+
+def test_a_close_leaves_nothing_behind_that_a_loop_was_about_to_write() -> None:
+    async def test(medium: Quick, committer: GroupCommitter) -> None:
+        calls = [asyncio.create_task(committer.commit([batch(run_id)])) for run_id in "ab"]
+        await asyncio.sleep(0)
+        committer.close()
+        assert await asyncio.gather(*calls) == [[Committed(1)]] * 2
+        with pytest.raises(StoreError, match="closed"):
+            await committer.commit([batch("late")])
+
+    medium = run_quick(test)
+    assert medium.groups == [["a", "b"]]
+    assert medium.threads != [get_ident()]
+
+
+def test_a_loop_that_ended_before_it_wrote_is_in_nobodys_way() -> None:
+    medium = Quick()
+    with ThreadPoolExecutor(1) as executor:
+        committer = GroupCommitter(medium.write, executor, "the test store", medium.turns)
+        loop = asyncio.new_event_loop()
+        call = loop.create_task(committer.commit([batch("left")]))
+        loop.call_soon(loop.stop)
+        loop.run_forever()
+        loop._ready.clear()  # type: ignore[attr-defined]  # a loop that is torn down does not run what is ready
+        call.cancel()
+        loop.close()
+        assert asyncio.run(committer.commit([batch("next")])) == [Committed(1)]
+
+
+def test_a_failure_on_the_loop_is_the_callers() -> None:
+    async def test(medium: Quick, committer: GroupCommitter) -> None:
+        await committer.commit([batch("first")])
+        medium.fails = lambda appends: OutcomeUnknown("no disk")
+        for run_id in ("alone", "again"):
+            with pytest.raises(OutcomeUnknown):
+                await committer.commit([batch(run_id)])
+        medium.fails = lambda appends: None
+        assert await committer.commit([batch("last")]) == [Committed(1)]
+
+    run_quick(test)
+
+
+def test_a_very_large_group_is_left_to_the_thread() -> None:
+    async def test(medium: Quick, committer: GroupCommitter) -> None:
+        await asyncio.gather(*(committer.commit([batch(f"r{number}")]) for number in range(200)))
+
+    medium = run_quick(test)
+    assert get_ident() not in medium.threads
+    assert sum(len(group) for group in medium.groups) == 200

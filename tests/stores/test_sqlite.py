@@ -193,6 +193,27 @@ def test_the_clock_is_the_one_given() -> None:
     assert SqliteEventStore(":memory:", clock=lambda: 42).clock() == 42
 
 
+def test_a_file_with_an_applications_own_tables_takes_ours_beside_them(path: Path) -> None:
+    sql(path, "CREATE TABLE orders (id INTEGER)")
+    filled(path)
+    assert sql(path, "SELECT count(*) FROM flow_runs") == [(3,)]
+    assert sql(path, "SELECT count(*) FROM orders") == [(0,)]
+
+
+def test_tables_of_our_names_that_are_anothers_are_refused_and_the_file_is_left_alone(path: Path) -> None:
+    for statement in (
+        "CREATE TABLE flow_runs (id INTEGER)",
+        "CREATE TABLE mine (id)",
+        "CREATE VIEW flow_events AS SELECT 1",
+    ):
+        sql(path, statement)
+    before = path.read_bytes()
+    with pytest.raises(StoreError, match=r"runs\.db has flow_events, flow_runs of another program"):
+        SqliteEventStore(path)
+    assert path.read_bytes() == before
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
 def test_a_closed_store_says_so(path: Path) -> None:
     async def test() -> None:
         store = SqliteEventStore(path)

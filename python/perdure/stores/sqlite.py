@@ -87,6 +87,10 @@ class SqliteEventStore(SqliteRetention):
     loss, with "NORMAL" it survives the end of the process only. `busy_seconds` bounds the wait for another program's
     lock, or for the turn of another process.
 
+    Several processes, and several stores of one process, may write one file: they take turns, by locks in files beside it.
+    It may hold an application's own tables as well, unless they have our names; it is put into write-ahead mode. A commit is
+    written on the event loop while commits take less than 0.3 ms, and by a thread otherwise.
+
     The file is opened, and migrated if it must be, before the constructor returns. That raises `StoreUnavailable` if it
     cannot be opened now and `StoreError` if it is not ours to open: a database of the reference engine, or one that a newer
     release wrote. With `migrate` false a file that is missing or lacks migrations is refused as it is.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 import time
 from contextlib import ExitStack, closing
@@ -20,6 +21,7 @@ Synchronous = Literal["FULL", "NORMAL"]
 _JOURNAL_BYTES: Final = 64 * 1024 * 1024
 _OLDEST: Final = (3, 37, 0)  # STRICT tables
 _PAUSE_SECONDS: Final = 0.02
+_CREATED: Final = re.compile(r"^CREATE (?:TABLE|INDEX|VIEW) (?:IF NOT EXISTS )?(\w+)", re.MULTILINE)
 _WRITE_LOCK: Final = 120
 """The byte of the shared memory file that a writer locks in write-ahead mode."""
 
@@ -150,6 +152,15 @@ class SqliteFile:
             raise StoreError(
                 f"{self} holds a3s_orm_migrations: it belongs to the reference engine, whose tables perdure does not use; "
                 "export its histories as JSON lines and open another file"
+            )
+        if ledger(connection):
+            return
+        # An application may keep its own tables in this file, beside ours, unless they have our names.
+        ours = {name for migration in bundled("sqlite") for name in _CREATED.findall(migration.sql)}
+        taken = sorted(name for (name,) in connection.execute("SELECT name FROM sqlite_schema") if name in ours)
+        if taken:
+            raise StoreError(
+                f"{self} has {', '.join(taken)} of another program, whose names perdure uses for its own; open another file"
             )
 
     def _use_wal(self, connection: sqlite3.Connection) -> None:
