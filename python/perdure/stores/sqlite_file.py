@@ -153,12 +153,11 @@ class SqliteFile:
                 f"{self} holds a3s_orm_migrations: it belongs to the reference engine, whose tables perdure does not use; "
                 "export its histories as JSON lines and open another file"
             )
-        if ledger(connection):
-            return
         # An application may keep its own tables in this file, beside ours, unless they have our names.
         ours = {name for migration in bundled("sqlite") for name in _CREATED.findall(migration.sql)}
         taken = sorted(name for (name,) in connection.execute("SELECT name FROM sqlite_schema") if name in ours)
-        if taken:
+        # The ledger is read last: another process may have made it, with its tables, since the line above.
+        if taken and not ledger(connection):
             raise StoreError(
                 f"{self} has {', '.join(taken)} of another program, whose names perdure uses for its own; open another file"
             )
