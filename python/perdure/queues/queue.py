@@ -252,8 +252,10 @@ class _RowsQueue(FlowTaskQueue):
     async def redrive(self, lease_id: str) -> bool:
         """Enqueues a task that was set aside again, with all its attempts before it and past any capacity. False the second
         time: the new task's id follows from the lease, so nothing a crash cuts off is done twice."""
+        if not _is_one(lease_id):
+            return False
         task_id = uuid.uuid5(uuid.NAMESPACE_URL, f"{_REDRIVE}{lease_id}").hex
-        return _is_one(lease_id) and await self._rows.redrive(self.name, lease_id, task_id)
+        return await self._rows.redrive(self.name, lease_id, task_id)
 
     async def drop(self, lease_id: str) -> bool:
         """Deletes a task that was set aside. False if there is none of that lease."""
