@@ -1,7 +1,7 @@
-"""What a process of scenario 60 does: it carries the runs on over a SQLite file and may kill itself at a commit.
+"""What a process of scenario 60 does: it carries the runs on over a durable store and may kill itself at a commit.
 
 `python -m crash.child` is their nursery: it has imported everything and forks one process for each line it reads, so a test
-can afford hundreds of them. Nothing but the file, the ledger of side effects and the count of commits passes from one process
+can afford hundreds of them. Nothing but the store, the ledger of side effects and the count of commits passes from one process
 to the next.
 """
 
@@ -24,8 +24,8 @@ from crash.program import carry_on, everything
 from perdure import FlowEngine
 from perdure.errors import FlowError
 from perdure.kernel import KernelName, load
-from perdure.stores import SqliteEventStore
-from perdure.stores.base import Append, Committed, RunFilter
+from perdure.stores import JsonlEventStore, PostgresEventStore, SqliteEventStore
+from perdure.stores.base import Append, Committed, FlowEventStore, RunFilter
 
 __all__ = ["Life", "live", "open_files", "serve"]
 
@@ -38,6 +38,8 @@ class Life:
     kernel: KernelName
     kill_at: int = 0
     side: str = "before"
+    store: str = "sqlite"
+    """"sqlite", "jsonl", or the URL of a PostgreSQL server, where each folder has a schema of its name."""
 
     @property
     def ledger(self) -> Path:
@@ -52,7 +54,7 @@ class Life:
 class MortalStore:
     """Counts the commits in a file and dies right before or right after one of them."""
 
-    def __init__(self, inner: SqliteEventStore, life: Life) -> None:
+    def __init__(self, inner: FlowEventStore, life: Life) -> None:
         self._inner = inner
         self._life = life
 
@@ -71,10 +73,19 @@ class MortalStore:
         return getattr(self._inner, name)
 
 
-async def open_files(folder: Path) -> tuple[SqliteEventStore, Clock]:
+def opened(life: Life, clock: Clock) -> FlowEventStore:
+    """The store of a life, without waiting for a disk."""
+    if life.store == "sqlite":
+        return SqliteEventStore(life.folder / "runs.db", clock, "NORMAL")
+    if life.store == "jsonl":
+        return JsonlEventStore(life.folder / "runs", clock, kernel=life.kernel)
+    return PostgresEventStore(life.store, clock, schema=f"{life.folder.parent.name}/{life.folder.name}")
+
+
+async def open_files(life: Life) -> tuple[FlowEventStore, Clock]:
     """The store, and a clock that shows the latest instant anything in it was written."""
     clock = Clock()
-    store = SqliteEventStore(folder / "runs.db", clock, "NORMAL")
+    store = opened(life, clock)
     page = await store.runs(RunFilter())
     clock.ns = max([clock.ns, *(row.updated_at for row in page.runs)])
     return store, clock
@@ -88,7 +99,7 @@ def live(life: Life, until_approval: bool) -> None:
             ledger.write(line + "\n")
 
     async def work() -> None:
-        store, clock = await open_files(life.folder)
+        store, clock = await open_files(life)
         mortal: Any = MortalStore(store, life)
         flow = everything(effect)
         async with FlowEngine(flow, mortal, kernel=life.kernel) as engine:
@@ -99,16 +110,16 @@ def live(life: Life, until_approval: bool) -> None:
 
 
 def serve() -> None:
-    """The nursery: `[folder, kernel, kill_at, side, until_approval]` in, the wait status of that process out."""
+    """The nursery: `[folder, kernel, kill_at, side, store, until_approval]` in, the wait status of that process out."""
     for kernel in ("rust", "pure"):
         load(kernel)
     for line in sys.stdin:
-        folder, kernel, kill_at, side, until_approval = json.loads(line)
+        folder, kernel, kill_at, side, store, until_approval = json.loads(line)
         child = os.fork()
         if not child:
             code = 1
             try:
-                live(Life(Path(folder), kernel, kill_at, side), until_approval)
+                live(Life(Path(folder), kernel, kill_at, side, store), until_approval)
                 code = 0
             except BaseException:  # noqa: BLE001 - the fork must end here, whatever it raised
                 traceback.print_exc()

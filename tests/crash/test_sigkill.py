@@ -1,4 +1,4 @@
-"""Scenario 60: real processes, killed by SIGKILL at each commit boundary, over one SQLite file."""
+"""Scenario 60: real processes, killed by SIGKILL at each commit boundary, over each of the durable stores."""
 
 from __future__ import annotations
 
@@ -19,6 +19,9 @@ from crash.program import APPROVAL, DOOMED, MAIN, everything, summary
 from crash.test_every_cut import settled_in, steps_of
 from perdure import FlowEngine
 from perdure.kernel import KernelName
+from perdure.rebuild import IndexRebuilder, Unreadable
+from perdure.stores.base import Append
+from perdure.testing.postgres import shared_server
 
 
 class Nursery:
@@ -41,7 +44,9 @@ class Nursery:
         orders, answers = self._server.stdin, self._server.stdout
         assert orders is not None
         assert answers is not None
-        orders.write(json.dumps([str(life.folder), life.kernel, life.kill_at, life.side, until_approval]) + "\n")
+        orders.write(
+            json.dumps([str(life.folder), life.kernel, life.kill_at, life.side, life.store, until_approval]) + "\n"
+        )
         orders.flush()
         return int(answers.readline())
 
@@ -61,7 +66,7 @@ def effects(life: Life) -> list[str]:
 
 
 async def settled_steps(life: Life) -> set[str]:
-    store, _ = await open_files(life.folder)
+    store, _ = await open_files(life)
     done = await settled_in(store)
     await store.close()
     return done
@@ -69,7 +74,7 @@ async def settled_steps(life: Life) -> set[str]:
 
 async def approve(life: Life) -> None:
     """The host's callback arrives in a process of its own, which appends and drives nothing."""
-    store, _ = await open_files(life.folder)
+    store, _ = await open_files(life)
     async with FlowEngine(everything(_never), store, kernel=life.kernel) as engine:
         await engine.resume_hook_by_token(APPROVAL, {"by": "ada"}, drive=False)
     await store.close()
@@ -95,35 +100,53 @@ def commits_of(life: Life) -> int:
     return life.commits.stat().st_size
 
 
+async def copied(life: Life, to: Life) -> None:
+    """The life as it stands goes on somewhere else, too."""
+    shutil.copytree(life.folder, to.folder)
+    if life.store.startswith("postgresql"):
+        store, _ = await open_files(life)
+        other, _ = await open_files(to)
+        histories = [(run_id, await store.history(run_id)) for run_id in await store.run_ids()]
+        batches = [batch for batch in IndexRebuilder().rebuild(histories) if not isinstance(batch, Unreadable)]
+        assert len(await other.commit([Append(batch) for batch in batches])) == 2
+        await store.close()
+        await other.close()
+
+
 async def ends(life: Life) -> list[object]:
-    store, _ = await open_files(life.folder)
+    store, _ = await open_files(life)
     async with FlowEngine(everything(_never), store, kernel=life.kernel) as engine:
         found = [summary(await engine.snapshot(run_id)) for run_id in (MAIN, DOOMED)]
     await store.close()
     return found
 
 
-@pytest.mark.parametrize(("kernel", "side"), [("rust", "before"), ("rust", "after"), ("pure", "before")])
-def test_60_killed_at_every_commit(nursery: Nursery, tmp_path: Path, kernel: KernelName, side: str) -> None:
-    """Engine killed (real process, SIGKILL) at each append boundary, reopened on the same file → same final output as the
+@pytest.mark.parametrize(
+    ("store", "kernel", "side"),
+    [("sqlite", "rust", "before"), ("jsonl", "pure", "after"), ("postgres", "rust", "before")],
+)
+def test_60_killed_at_every_commit(nursery: Nursery, tmp_path: Path, store: str, kernel: KernelName, side: str) -> None:
+    """Engine killed (real process, SIGKILL) at each append boundary, reopened on the same store → same final output as the
     uninterrupted run; nothing committed ran again, and no more than the outcomes of one commit ran twice.
 
     One shell: the blocking one dies in the same drive. `commit="each"` is cut at each of its commits in `test_every_cut.py`.
     """
-    whole = Life(tmp_path / "whole", kernel)
+    address = shared_server().url if store == "postgres" else store
+    whole = Life(tmp_path / "whole", kernel, store=address)
     whole.folder.mkdir()
     part_of_life(nursery, whole, until_approval=True)
     first_part = commits_of(whole)
     asyncio.run(approve(whole))
-    shutil.copytree(whole.folder, tmp_path / "approved")
+    approved = Life(tmp_path / "approved", kernel, store=address)
+    asyncio.run(copied(whole, approved))
     part_of_life(nursery, whole, until_approval=False)
     end, expected = asyncio.run(ends(whole)), effects(whole)
     assert len(expected) == len(set(expected))
     assert commits_of(whole) > 20
     for number in range(1, commits_of(whole) + 1):
-        life = Life(tmp_path / f"{number}", kernel, number, side)
+        life = Life(tmp_path / f"{number}", kernel, number, side, address)
         if number > first_part:
-            shutil.copytree(tmp_path / "approved", life.folder)
+            asyncio.run(copied(approved, life))
         else:
             life.folder.mkdir()
             part_of_life(nursery, life, until_approval=True)
