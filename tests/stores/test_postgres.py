@@ -19,6 +19,7 @@ from perdure.stores import open_store
 from perdure.stores.base import Append, Committed, FlowEventStore, Lease, RunFilter
 from perdure.stores.leases import Wanted
 from perdure.stores.postgres import DUE, HISTORY, HOOKS, LAST, NEXT, RUN_IDS, TOKEN, PostgresEventStore, listing
+from perdure.stores.postgres_batches import COMMIT, arguments_of
 from perdure.stores.postgres_claims import CLAIM, CLAIM_HELD, LEASE, NEXT_CLAIM, RENEW, VOID, wanted_values
 from perdure.testing._stories import SECOND, START, Story, child, created, hook, started, token_hash, wait
 from perdure.testing.postgres import shared_server
@@ -71,7 +72,7 @@ def test_an_address_is_told_without_its_password() -> None:
     assert "secret" not in str(found.value)
 
 
-@pytest.mark.parametrize("schema", ["", "x" * 64, "ü" * 32, "a\0b", "$perdure$"])
+@pytest.mark.parametrize("schema", ["", "x" * 64, "ü" * 32, "a\0b", "$perdure$", "pg_ours", "\ud800"])
 def test_names_that_are_no_schema_are_refused(schema: str) -> None:
     with pytest.raises(ValueError, match="is no name for one"):
         PostgresEventStore(url(), schema=schema)
@@ -367,6 +368,89 @@ def test_a_blocking_engine_takes_a_url() -> None:
     with BlockingFlowEngine(flow, url()) as engine:
         assert engine.run(doubling, 1).output == 8
     assert isinstance(open_store(url()), PostgresEventStore)
+
+
+# tenants -----------------------------------------------------------------------------------------------------
+
+HOSTILE = ["UPPER", "with space", "q'uo\"te; DROP", "Ünïcode – 漢字", "$1 %s @schema@ @tenant@ {x}", "pgish", "x" * 63]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_any_schema_name_holds_a_store(name: str) -> None:
+    async def test() -> None:
+        store = await PostgresEventStore.connect(url(), schema=name)
+        async with FlowEngine(flow, store) as engine:
+            assert (await engine.run(doubling, 5)).output == 40
+        await Story(PURE, "hooked").write(store, created(), hook("h", "canary-any"))
+        seen = await store.changes()
+        assert await asyncio.wait_for(store.wait_for_change(seen, 0.01), 60) == seen
+        await store.close()
+        verified = await PostgresEventStore.connect_verified(url(), schema=name)
+        assert len(await verified.run_ids()) == 2
+        await verified.close()
+
+    asyncio.run(test())
+
+
+@on_schemas
+async def test_tenants_with_equal_ids_and_tokens_neither_see_nor_await_each_other(schema: str) -> None:
+    one, two = [await PostgresEventStore.connect(url(), schema=f"{schema}{n}") for n in (1, 2)]
+    async with await psycopg.AsyncConnection.connect(url(), cursor_factory=psycopg.AsyncRawCursor) as stalled:
+        # A transaction of the one tenant that has all its locks and does not end.
+        append = Append(Story(PURE, "r").batch(created(), hook("h", "canary-same")), replace(ME, claim="firm"))
+        values = (*arguments_of([append]), None, None, "x")
+        ((_, _, verdict, *_),) = await (await stalled.execute(one._database.sql(COMMIT), values)).fetchall()
+        assert verdict is None
+        story = Story(PURE, "r")
+        await asyncio.wait_for(
+            story.write(two, created(), hook("h", "canary-same"), lease=replace(ME, claim="firm")), 60
+        )
+        await stalled.rollback()
+    assert [await store.run_ids() for store in (one, two)] == [[], ["r"]]
+    assert await one.find_active_hooks(token_hash("canary-same")) == []
+    await Story(PURE, "r").write(one, created(), hook("h", "canary-same"), lease=replace(ME, claim="firm"))
+    assert await two.void("me") == 1
+    assert (await one.lease("r")).live
+    for store in (one, two):
+        await store.close()
+
+
+@on_schemas
+async def test_functions_run_as_their_caller_and_look_nowhere_else(schema: str) -> None:
+    """A search_path full of decoys, as somebody who may create objects could lay them out."""
+    store = await PostgresEventStore.connect(url(), schema=schema)
+    decoys = "".join(
+        f"CREATE FUNCTION decoy.{name} RETURNS {result} LANGUAGE plpgsql AS $$BEGIN RAISE 'decoy'; END$$;"
+        for name, result in (
+            ("hashtext(text)", "integer"),
+            ("clock_timestamp()", "timestamptz"),
+            ("pg_advisory_xact_lock(integer, integer)", "void"),
+            ("pg_notify(text, text)", "void"),
+            ("flow_clock()", "bigint"),
+            ("cardinality(anyarray)", "integer"),
+        )
+    )
+    async with await psycopg.AsyncConnection.connect(url(), autocommit=True) as connection:
+        await connection.execute(f"CREATE SCHEMA decoy; CREATE TABLE decoy.flow_runs (run_id text); {decoys}")
+        await connection.execute("CREATE ROLE deceived SUPERUSER LOGIN")
+        await connection.execute("ALTER ROLE deceived SET search_path = decoy, pg_catalog")
+        unsafe = "SELECT proname FROM pg_proc WHERE prosecdef AND pronamespace = %s::text::regnamespace"
+        assert await (await connection.execute(unsafe, (store._database.sql("@schema@"),))).fetchall() == []
+        await store.close()
+        store = await PostgresEventStore.connect(url().replace("postgres@", "deceived@"), schema=schema)
+        stories = [Story(PURE, name) for name in "abc"]
+        for story in stories:
+            await story.write(store, created(), hook("h", f"canary-{story.run_id}"), lease=replace(ME, claim="firm"))
+        for lease in (replace(ME, epoch=1), None):
+            batches = [story.batch(started() if lease else wait("w", START)) for story in stories]
+            answers = await asyncio.gather(*(store.commit([Append(batch, lease)]) for batch in batches))
+            assert [answer.last_sequence for (answer,) in answers if isinstance(answer, Committed)] == [
+                3 if lease else 4
+            ] * 3
+            for story, batch in zip(stories, batches, strict=True):
+                story.accept(batch)
+        await store.close()
+        await connection.execute("DROP OWNED BY deceived; DROP ROLE deceived; DROP SCHEMA decoy CASCADE")
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -4,6 +4,7 @@ caller (spec 7.6, 7.7, R48, R50)."""
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import time
 from typing import Any, Final, Literal
 
@@ -46,6 +47,7 @@ _LEDGER: Final = """CREATE TABLE IF NOT EXISTS @schema@.flow_migrations (
     sha256 text NOT NULL,
     applied_at text NOT NULL
 )"""
+_LOCK: Final = """SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtext('perdure'), pg_catalog.hashtext($1))"""
 _LOOK: Final = """SELECT current_setting('server_encoding'), current_setting('server_version_num')::bigint,
     EXISTS (SELECT FROM pg_namespace WHERE nspname = $1),
     to_regclass($2) IS NOT NULL, to_regclass($3) IS NOT NULL"""
@@ -62,8 +64,11 @@ class PostgresDatabase:
         given = _parsed(address, "the address")
         if listen_address is not None:
             _parsed(listen_address, "listen_address")
-        if not schema or len(schema.encode()) > _IDENTIFIER_BYTES or "\0" in schema or "$perdure$" in schema:
-            raise ValueError(f"schema {schema!r} is no name for one: use 1 to {_IDENTIFIER_BYTES} bytes of text")
+        if not _is_a_name(schema):
+            raise ValueError(
+                f"schema {schema!r} is no name for one: use 1 to {_IDENTIFIER_BYTES} bytes of text that do not begin with "
+                "'pg_', which PostgreSQL keeps for itself"
+            )
         self.address = address
         self.listen_address = listen_address
         self.schema = schema
@@ -85,6 +90,10 @@ class PostgresDatabase:
     def sql(self, text: str) -> str:
         """A statement with the schema's quoted name in it."""
         return text.replace("@schema@", self._quoted)
+
+    def _script(self, migration: Migration) -> str:
+        digest = hashlib.sha256(self.schema.encode()).digest()
+        return self.sql(migration.sql.replace("@tenant@", f"({int.from_bytes(digest[:4], signed=True)})"))
 
     # opening -------------------------------------------------------------------------------------------------
 
@@ -142,7 +151,7 @@ class PostgresDatabase:
         if not migrate:
             raise lacking(str(self), due)
         async with connection.transaction():
-            await connection.execute("SELECT pg_advisory_xact_lock(hashtext('perdure'), hashtext($1))", (self.schema,))
+            await connection.execute(_LOCK, (self.schema,))
             # Another process may have applied them while this one waited for the lock.
             for migration in await self._pending(connection, known):
                 announce(migration)
@@ -173,7 +182,7 @@ class PostgresDatabase:
             if not await found.fetchall():
                 await connection.execute(self.sql("CREATE SCHEMA @schema@"))
         await connection.execute(self.sql(_LEDGER))
-        await connection.execute(self.sql(migration.sql))
+        await connection.execute(self._script(migration))
         row = (migration.number, migration.title, migration.sha256, due_key(time.time_ns()))
         await connection.execute(self.sql("INSERT INTO @schema@.flow_migrations VALUES ($1, $2, $3, $4)"), row)
 
@@ -202,6 +211,19 @@ class PostgresDatabase:
         return StoreUnavailable(
             f"{self} gave no connection within {seconds:g} s; nothing was written. Check that it runs, or raise pool_size"
         )
+
+
+def _is_a_name(schema: str) -> bool:
+    try:
+        size = len(schema.encode())
+    except UnicodeEncodeError:  # a lone surrogate
+        return False
+    return (
+        0 < size <= _IDENTIFIER_BYTES
+        and not schema.startswith("pg_")
+        and "\0" not in schema
+        and "$perdure$" not in schema
+    )
 
 
 def _parsed(address: str, what: str) -> dict[str, Any]:

@@ -1,6 +1,8 @@
 -- Most commits only move a run on, under a lease that they keep, and touch no index table: two functions for those, one for a
 -- commit alone and one for many at once. A commit that finds the run or the lease otherwise than it was told, or that must
 -- renew the lease, changes nothing here and says so; `flow_commit` then judges it. And a `flow_commit` that gives hints.
+-- What a session calls resolves names of the system only, whatever its search_path. "@tenant@" stands for a number of the
+-- schema: advisory locks belong to the whole database, and tenants must not wait for each other.
 
 -- The store's clock after the change, null where nothing was changed. The row's own version decides, also after a wait for
 -- its lock, so that no lock need be taken first. `clock` and `durability` are as in `flow_commit`.
@@ -8,7 +10,7 @@ CREATE FUNCTION @schema@.flow_step(
     run_id text, expected bigint, last_sequence bigint, status text, open_waits bigint, active_hooks bigint,
     pending_retries bigint, updated_at text, owner text, epoch bigint, ttl bigint, lines bytea, clock bigint, durability text)
 RETURNS bigint
-LANGUAGE plpgsql AS $perdure$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $perdure$
 DECLARE
     v_now bigint;
 BEGIN
@@ -38,7 +40,8 @@ CREATE FUNCTION @schema@.flow_steps(
     runs text[], expected bigint[], last_sequences bigint[], statuses text[], open_waits bigint[], active_hooks bigint[],
     pending_retries bigint[], updates text[], owners text[], epochs bigint[], ttls bigint[], lines bytea[], clock bigint,
     durability text, OUT now bigint, OUT moved bigint[])
-LANGUAGE plpgsql SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $perdure$
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $perdure$
 BEGIN
     IF durability IS NOT NULL THEN
         PERFORM set_config('synchronous_commit', durability, true);
@@ -74,6 +77,33 @@ BEGIN
     now := coalesce(clock, @schema@.flow_clock());
 END $perdure$;
 
+-- As before, for callers outside of a function that say no search_path.
+CREATE OR REPLACE FUNCTION @schema@.flow_clock() RETURNS bigint
+LANGUAGE sql VOLATILE AS $perdure$
+    SELECT (extract(epoch FROM pg_catalog.clock_timestamp()) * 1000000)::bigint * 1000
+$perdure$;
+
+-- As before, with the tenant in the advisory locks.
+CREATE OR REPLACE FUNCTION @schema@.flow_lock(creations text[], runs text[], linked text[], tokens bytea[]) RETURNS void
+LANGUAGE plpgsql AS $perdure$
+BEGIN
+    IF creations IS NOT NULL THEN
+        PERFORM pg_advisory_xact_lock(@tenant@, c.key)
+        FROM (SELECT DISTINCT hashtext(run_id) AS key FROM unnest(creations) AS run_id ORDER BY key) AS c;
+    END IF;
+    PERFORM FROM @schema@.flow_runs AS f WHERE f.run_id = ANY (runs) ORDER BY f.run_id FOR NO KEY UPDATE;
+    IF linked IS NOT NULL THEN
+        PERFORM FROM @schema@.flow_runs AS f WHERE f.run_id = ANY (linked) ORDER BY f.run_id FOR KEY SHARE;
+    END IF;
+    IF tokens IS NOT NULL THEN
+        PERFORM pg_advisory_xact_lock(t.key)
+        FROM (
+            SELECT DISTINCT ('x' || encode(substr(token_hash, 1, 8), 'hex'))::bit(64)::bigint # @tenant@ AS key
+            FROM unnest(tokens) AS token_hash ORDER BY key
+        ) AS t;
+    END IF;
+END $perdure$;
+
 -- Commits a group. `channel` is told once if a run was created or somebody appended who does not hold the run's lease: there
 -- may be something to do for others. `clock` replaces the server's where a test sets the time; `durability` is a
 -- synchronous_commit for this transaction only. Answers come in no order; `place` is the batch's position.
@@ -82,7 +112,7 @@ CREATE FUNCTION @schema@.flow_commit(
     batches json, lines bytea[], creations text[], runs text[], linked text[], tokens bytea[], clock bigint, durability text,
     channel text)
 RETURNS TABLE (place bigint, now bigint, verdict text, held bigint, actual bigint, other text, other_hook text, token bigint)
-LANGUAGE plpgsql AS $perdure$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $perdure$
 DECLARE
     b      @schema@.flow_batch;
     v_hint boolean := false;

@@ -51,7 +51,7 @@ DECLARE
     v_any boolean := false;
 BEGIN
     IF p_capacity IS NOT NULL THEN
-        PERFORM pg_advisory_xact_lock(hashtext('perdure queue'), hashtext('@schema@' || p_queue));
+        PERFORM pg_advisory_xact_lock(@tenant@, hashtext('queue ' || p_queue));
     END IF;
     v_now := coalesce(p_now, @schema@.flow_clock()) / 1000;
     IF p_capacity IS NOT NULL THEN
