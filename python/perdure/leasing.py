@@ -250,7 +250,8 @@ class RenewalThread:
                 raise
 
     async def _renew(self) -> None:
-        store = self._keeper.leasing.store.elsewhere()
+        own = self._keeper.leasing.store.elsewhere()
+        store = own or self._keeper.leasing.store
         interval = self._keeper.leasing.ttl_seconds / 3
         pause = interval
         try:
@@ -265,5 +266,5 @@ class RenewalThread:
                 if brought[1]:
                     self._told.call_soon_threadsafe(self._keeper.take, *brought)
         finally:
-            if store is not self._keeper.leasing.store:
-                await store.close()
+            if own is not None:
+                await own.close()

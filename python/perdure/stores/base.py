@@ -382,9 +382,9 @@ class FlowEventStore(Protocol):
         and back-offs end by the store's clock, whatever `now` is. At most `limit` runs are looked at."""
         ...
 
-    def elsewhere(self) -> FlowEventStore:
-        """This store for another event loop of the process: itself, or another one over the same medium, which whoever asked
-        closes."""
+    def elsewhere(self) -> FlowEventStore | None:
+        """Another store over the same medium for another event loop of the process, which whoever asked closes; None if this one
+        serves every loop."""
         ...
 
     async def prune(

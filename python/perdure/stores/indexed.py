@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
-from typing import Self, TypeVar
+from typing import TypeVar
 
 from perdure.errors import LeaseLost
 from perdure.stores import leases
@@ -140,9 +140,8 @@ class IndexedStore(IndexedRetention):
         with self._index() as index:
             return index.changes
 
-    def elsewhere(self) -> Self:
+    def elsewhere(self) -> None:
         """As `FlowEventStore.elsewhere`: locks guard the index, so this one serves every loop."""
-        return self
 
     def clock(self) -> int:
         """As `FlowEventStore.clock`."""

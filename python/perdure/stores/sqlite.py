@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Lock
-from typing import Final, Self, TypeVar
+from typing import Final, TypeVar
 
 from perdure.errors import FlowError, LeaseLost, OutcomeUnknown, RunNotFound, StoreError
 from perdure.instant import MAX_NS, MIN_NS, due_key, parse_instant
@@ -301,9 +301,8 @@ class SqliteEventStore(SqliteRetention):
             self._writing.shutdown(wait=False)
         await asyncio.shield(asyncio.wrap_future(self._closing))
 
-    def elsewhere(self) -> Self:
+    def elsewhere(self) -> None:
         """As `FlowEventStore.elsewhere`: its threads answer any loop."""
-        return self
 
     def task_rows(self) -> TaskRows:
         """The task queues in this file, which `DurableTaskQueue` reads and writes."""

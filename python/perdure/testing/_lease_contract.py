@@ -442,9 +442,9 @@ class LeaseContract(StoreSuite):
         async def renew() -> list[tuple[str, int] | LeaseLost]:
             other = store.elsewhere()
             try:
-                return await other.renew("me", [("r", 1), ("missing", 1)], ttl_ns=TTL)
+                return await (other or store).renew("me", [("r", 1), ("missing", 1)], ttl_ns=TTL)
             finally:
-                if other is not store:
+                if other is not None:
                     await other.close()
 
         given: list[list[tuple[str, int] | LeaseLost]] = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Coroutine, Sequence
-from typing import Any, Final, Protocol, Self, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from perdure.errors import FlowError, LeaseLost, OutcomeUnknown, StoreUnavailable
 from perdure.stores.base import (
@@ -214,9 +214,8 @@ class Client:
     ) -> Outlook:
         return await self._read("outlook", self._medium.store.outlook())
 
-    def elsewhere(self) -> Self:
+    def elsewhere(self) -> None:
         """A simulated process has one loop."""
-        return self
 
     async def renew(
         self, owner: str, pairs: Sequence[tuple[str, int]], *, ttl_ns: int
