@@ -126,7 +126,7 @@ class Chain:
         return any(shield not in signal.shields for shield in self.shields)
 
     def _deliver(self, signal: Signal) -> None:
-        if not self.started:
+        if not self.started and self.handle is not None:  # of the main chain it is raised at the first await
             self.coroutine.close()
             self.replay.finished(self, None, BranchCancelled())
             return
