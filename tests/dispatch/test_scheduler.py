@@ -7,7 +7,7 @@ import logging
 import time
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from scenarios.kit import Clock
@@ -31,6 +31,7 @@ from perdure import (
     WorkflowContext,
     WorkflowSpec,
 )
+from perdure.stores.base import FlowEventStore
 
 
 async def taken(place: Place) -> list[FlowTask]:
@@ -271,7 +272,7 @@ async def test_a_failing_store_is_tried_again(memory: Place, caplog: pytest.LogC
             def __getattr__(self, name: str) -> Any:
                 return getattr(store, name)
 
-        engine._store = Failing()  # type: ignore[assignment]
+        engine._store = cast(FlowEventStore, Failing())
         foreign = Recorder()
         scheduler = FlowScheduler(engine, foreign)
         with caplog.at_level(logging.WARNING, "perdure"):

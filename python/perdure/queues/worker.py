@@ -188,8 +188,9 @@ class TaskWorker:
         try:
             return await handle(self._engine, task)
         except Exception as error:  # noqa: BLE001 - a fault, not a refusal: one task must not end the worker
-            where = "".join(traceback.format_tb(error.__traceback__))  # without its text, which may quote a payload
-            _log.error("task %s failed with %s and comes back\n%s", task.type, type(error).__name__, where)
+            # Places only: its text, and the source lines of a traceback, may quote a payload (R60).
+            places = [f"{frame.filename}:{frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)]
+            _log.error("task %s failed with %s at %s and comes back", task.type, type(error).__name__, " ".join(places))
             return TaskOutcome(task, disposition=Nack(type(error).__name__))
 
     async def _settle(
