@@ -28,7 +28,8 @@ def _world(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> Iter
     kernel, kind, *shell = request.param.split("-")
     store = open_store(kind, tmp_path, clock)
     yield World(kernel, store, clock, blocking_shell=bool(shell))
-    asyncio.run(store.close())
+    if kind != "postgres":
+        asyncio.run(store.close())
 
 
 world = pytest.fixture(params=WORLDS, name="world")(_world)
@@ -41,3 +42,10 @@ world_in_both_shells = pytest.fixture(params=[w + shell for shell in ("", "-bloc
     _world
 )
 """Imported by modules whose tests say nothing of a shell: there it is their `world`."""
+
+ON_EVERY_STORE = [f"{kernel}-{kind}" for kernel in ("rust", "pure") for kind in ("jsonl", "postgres")]
+
+world_on_every_store = pytest.fixture(
+    params=[*(w + shell for shell in ("", "-blocking") for w in WORLDS), *ON_EVERY_STORE], name="world"
+)(_world)
+"""Imported by the module about stores: both shells, and the other stores under the asyncio one."""

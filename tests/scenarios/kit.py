@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
+import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -22,8 +23,9 @@ from perdure.flow import Flow, FlowRuntime
 from perdure.instant import Instant, parse_instant
 from perdure.kernel import DEFAULT_MAX_EVENT_BYTES, KernelName, Reads, View, load
 from perdure.model import Envelope
-from perdure.stores import MemoryEventStore, SqliteEventStore
+from perdure.stores import JsonlEventStore, MemoryEventStore, PostgresEventStore, SqliteEventStore
 from perdure.stores.base import Append, Committed, FlowEventStore
+from perdure.testing.postgres import shared_server
 
 __all__ = [
     "TOKEN",
@@ -121,9 +123,14 @@ class Threaded:
 
 
 def open_store(kind: str, folder: Path, clock: Clock) -> FlowEventStore:
-    """A new store of the kind; SQLite without waiting for the disk, which no test here is about."""
+    """A new store of the kind; SQLite without waiting for the disk, which no test here is about. PostgreSQL's belongs to the
+    event loop that first uses it."""
     if kind == "memory":
         return MemoryEventStore(clock)
+    if kind == "jsonl":
+        return JsonlEventStore(folder / "runs", clock, kernel="pure")
+    if kind == "postgres":
+        return PostgresEventStore(shared_server().url, clock, schema=f"scenario {folder.name} {uuid.uuid4().hex[:8]}")
     return SqliteEventStore(folder / "runs.db", clock, "NORMAL")
 
 
@@ -135,7 +142,12 @@ def run_async(item: pytest.Function) -> bool | None:
 
     async def test() -> None:
         async with asyncio.timeout(_PATIENCE_SECONDS):
-            await item.obj(**arguments)
+            try:
+                await item.obj(**arguments)
+            finally:
+                for world in arguments.values():
+                    if isinstance(world, World) and isinstance(world.store, PostgresEventStore):
+                        await world.store.close()  # no other loop can
 
     asyncio.run(test())
     return True

@@ -1,29 +1,44 @@
-"""Scenarios 61, 66 and 97: what a single store promises to the engine."""
+"""Scenarios 61, 64 to 66, 68 and 97: what a single store promises to the engine. 62 and 63 are those of JSONL files
+(`stores/test_jsonl_engine.py`), 60 is in `crash/`."""
 
 from __future__ import annotations
 
 import asyncio
+import json
+import sqlite3
+from contextlib import closing
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
+from stores.tables import compare_with_replay
+from stores.traces import Trace, Traced
 
 from perdure import (
     EventConflict,
     Flow,
+    FlowEngine,
     InvalidTransition,
     PayloadTooLarge,
     RetryPolicy,
     RunNotFound,
     RuntimeCommand,
+    StepContext,
+    StoreError,
     WorkflowContext,
     WorkflowSpec,
 )
 from perdure.instant import Instant
 from perdure.kernel import DEFAULT_MAX_EVENT_BYTES, Run, load
-from perdure.stores.base import Append, Committed
-from scenarios.conftest import world_in_both_shells  # noqa: F401 - is this module's `world`
-from scenarios.kit import TOKEN, World, one_workflow, stored
+from perdure.model import Envelope
+from perdure.stores import MemoryEventStore, PostgresEventStore, SqliteEventStore
+from perdure.stores.base import Append, Committed, FlowEventStore
+from perdure.testing._store_suite import StoreClock
+from perdure.testing.postgres import shared_server
+from scenarios.conftest import world_on_every_store  # noqa: F401 - is this module's `world`
+from scenarios.kit import TOKEN, Clock, World, one_workflow, stored
 
 START = b'{"op":"start","spec":%b,"input":null,"drive":false}' % WorkflowSpec.python("flow", "1").to_json()
 STARTED = b'{"type":"run_started"}'
@@ -61,6 +76,58 @@ async def test_61_two_writers(world: World) -> None:
     assert sorted(type(answer).__name__ for answer in answers) == ["Committed", "EventConflict"]
     winner = next(batch for batch, answer in zip(batches, answers, strict=True) if isinstance(answer, Committed))
     assert await world.store.history("r", 1) == winner.lines
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_64_reopened(kind: str, tmp_path: Path) -> None:
+    """SQL reopen gives equal history; migration twice is a no-op; a changed checksum is refused."""
+    clock, schema, file = Clock(), f"scenario 64 {kind}", tmp_path / "runs.db"
+
+    def opened() -> FlowEventStore:
+        if kind == "sqlite":
+            return SqliteEventStore(file, clock, "NORMAL")
+        return PostgresEventStore(shared_server().url, clock, schema=schema)
+
+    def ledger(statement: str) -> list[Any]:
+        if kind == "sqlite":
+            with closing(sqlite3.connect(file, isolation_level=None)) as lite:
+                return lite.execute(statement.format("flow_migrations")).fetchall()
+        with psycopg.connect(shared_server().url, autocommit=True) as connection:
+            cursor = connection.execute(statement.format(f'"{schema}".flow_migrations'))
+            return cursor.fetchall() if cursor.description else []
+
+    def waits(ctx: WorkflowContext) -> RuntimeCommand:
+        return ctx.complete() if ctx.wait_completed("w") else ctx.wait_for("w", timedelta(days=1))
+
+    async def seen(start: bool = False) -> tuple[bytes, bytes, object]:
+        store = opened()
+        async with FlowEngine(one_workflow(waits), store) as engine:
+            if start:
+                await engine.start("flow", {"é": 1.0}, run_id="r")
+            found = await store.history("r"), (await engine.snapshot("r")).json, await store.runs()
+        await store.close()
+        return found
+
+    before = asyncio.run(seen(start=True))
+    applied = ledger("SELECT * FROM {} ORDER BY 1")
+    assert asyncio.run(seen()) == before
+    assert ledger("SELECT * FROM {} ORDER BY 1") == applied
+    ledger("UPDATE {} SET sha256 = 'changed' WHERE number = 1")
+    with pytest.raises(StoreError, match="changed"):
+        asyncio.run(seen())
+
+
+async def test_65_indexes_on_random_histories(world: World) -> None:
+    """Indexed due, next and hook queries equal those of a store in memory, and the index tables a replay, on randomly
+    generated histories."""
+    clock = StoreClock()
+    world.clock.ns = clock.ns
+    trace = Trace([Traced("memory", MemoryEventStore(clock)), Traced("this", world.store)], clock, world.kernel, 65)
+    for _ in range(60):
+        await trace.run(1)
+        world.clock.ns = clock.ns
+    await trace.compare(trace.everything())
+    await compare_with_replay(world.store)
 
 
 async def test_66_due_to_the_nanosecond(world: World) -> None:
@@ -117,6 +184,57 @@ async def test_66_a_retry_due_to_the_nanosecond(world: World) -> None:
         assert len(attempts) == 1
         world.clock.ns = due.ns
         assert (await engine.drive("r")).status == "completed"
+
+
+async def test_68_a_reference_history_with_a_running_step(world: World) -> None:
+    """A v0.13.1 history with a running step resumes: one redelivery, attempt stays 1, completes."""
+    spec = {
+        "name": "flow",
+        "version": "1",
+        "runtime": {"kind": "rust_embedded", "entrypoint": "flow", "export_name": "main"},
+    }
+    step = {"step_id": "a", "step_name": "work", "input": "x", "retry": {"max_attempts": 3, "delay_ms": 0}}
+    events: list[dict[str, object]] = [
+        {"type": "run_created", "spec": spec, "input": None},
+        {"type": "run_started"},
+        {"type": "step_created", **step},
+        {"type": "step_started", "step_id": "a", "attempt": 1},
+    ]
+    lines = [
+        {
+            "run_id": "r",
+            "sequence": number,
+            "event_id": f"0d8b7b29-50a7-4c15-8ad4-84f7a4e1110{number}",
+            "timestamp": f"2025-11-29T20:31:42.53634796{number}Z",
+            "event": event,
+        }
+        for number, event in enumerate(events, 1)
+    ]
+    await world.plant("r", Envelope.parse_lines("".join(f"{json.dumps(line)}\n" for line in lines).encode()))
+    calls: list[tuple[str, int]] = []
+    flow = Flow()
+
+    @flow.step
+    async def work(context: StepContext, name: str) -> str:
+        calls.append((name, context.attempt))
+        return "done"
+
+    @flow.workflow("flow", version="1")
+    def workflow(ctx: WorkflowContext) -> RuntimeCommand:
+        return ctx.complete(ctx.step_output("a")) if ctx.step_completed("a") else ctx.schedule_step("a", work, "x")
+
+    async with world.engine(flow) as engine:
+        snapshot = await engine.drive("r")
+        assert (snapshot.status, snapshot.output, snapshot.steps["a"].attempt) == ("completed", "done", 1)
+    assert calls == [("x", 1)]
+    assert await stored(world.store, "r") == [
+        "run_created",
+        "run_started",
+        "step_created a",
+        "step_started a 1",
+        "step_completed a",
+        "run_completed",
+    ]
 
 
 def sized(flow: Flow) -> None:
