@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import traceback
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -39,6 +40,7 @@ class RuntimeProgram:
         self._coding = coding
         self._kept = KeptCoroutine(runtime, run_id, same, strict)
         self._runtime = runtime
+        self._watching: Callable[[], AbstractContextManager[None]] = getattr(runtime, "watching", nullcontext)
         self._run_id = run_id
         self._spec = WorkflowSpec.from_json(b"{}")
         self._raw_spec = b""
@@ -52,9 +54,10 @@ class RuntimeProgram:
         plain = reads if self._coding is None else self._coding.reads(reads)
         invocation = WorkflowInvocation(self._run_id, spec, plain, lambda: self._envelopes(history()))
         try:
-            command: object = self._kept.ask(spec, plain)
-            if command is None:
-                command = self._runtime.run_workflow(invocation)  # whatever a host returns
+            with self._watching():
+                command: object = self._kept.ask(spec, plain)
+                if command is None:
+                    command = self._runtime.run_workflow(invocation)  # whatever a host returns
             if not isinstance(command, RuntimeCommand):
                 given = type(command).__name__
                 raise TypeError(f"it returned {given}; return a command such as ctx.complete(...)")

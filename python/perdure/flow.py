@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, cast, overload
@@ -13,6 +14,7 @@ from perdure.commands import RuntimeCommand
 from perdure.context import WorkflowContext
 from perdure.envelope import Envelope
 from perdure.errors import StepNotRegistered, WorkflowNotRegistered
+from perdure.guard import Guard, GuardMode
 from perdure.policy import RetryPolicy
 from perdure.spec import WorkflowSpec
 from perdure.step import Mode, Step, StepContext, StepPlan, StepRef, place, underlying
@@ -122,7 +124,10 @@ class Workflow:
 class Flow:
     """Steps by name and workflows by name and version. One per application; register at import time."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, guard: GuardMode = "warn") -> None:
+        """`guard`: "warn" lints each workflow when it is registered (`GuardWarning` with file and line), "raise" also makes
+        the calls themselves raise `GuardViolation` while a workflow runs, "off" does neither."""
+        self._guard = Guard(guard)
         self._steps: dict[str, Step[..., Any]] = {}
         self._workflows: dict[tuple[str, str], Workflow | AsyncWorkflow[..., Any]] = {}
 
@@ -201,6 +206,7 @@ class Flow:
                     f"workflow {name!r} version {version!r} is registered twice: "
                     f"at {place(known.function)} and at {place(function)}"
                 )
+            self._guard.register(function)
             workflow = self._new_workflow(name, version, function, fails_on if is_async else None)
             self._workflows[name, version] = workflow
             return workflow
@@ -294,6 +300,10 @@ class Flow:
         return found[0].spec()
 
     # -- the runtime ---------------------------------------------------------------------------------------------
+
+    def watching(self) -> AbstractContextManager[None]:
+        """What each pass runs in; with `guard="raise"` it refuses what a replay would not repeat."""
+        return self._guard.watching()
 
     def run_workflow(self, invocation: WorkflowInvocation) -> RuntimeCommand:
         """Asks the workflow for its next command. Raises `WorkflowNotRegistered`, or what the function raises."""
