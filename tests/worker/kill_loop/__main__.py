@@ -22,7 +22,7 @@ from worker.kill_loop.audit import audit
 from worker.kill_loop.ledger import Ledger
 from worker.kill_loop.processes import Plan, fork, submit_and_answer, work
 
-_PATIENCE_SECONDS = 40.0
+_PATIENCE_SECONDS = 120.0
 """For what is left after the killing; a machine that is busy with other things is slow."""
 
 
@@ -57,11 +57,18 @@ class Parent:
         """Nobody is killed any more: the runs end, then the workers are told to drain."""
         if self._wait(self._client) != 0:
             self.wrong.append("the client did not see all runs end")
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        while set(self._workers) - self._begun() and time.monotonic() < deadline:
+            time.sleep(0.1)
         for pid in self._workers:
             os.kill(pid, signal.SIGTERM)
         codes = [self._wait(pid) for pid in self._workers]
         if any(codes):
             self.wrong.append(f"workers ended with {codes}")
+
+    def _begun(self) -> set[int]:
+        """Who handles signals already."""
+        return {fact[2] for fact in self._ledger.read() if fact[0] == "began"}
 
     def _wait(self, pid: int) -> int:
         deadline = time.monotonic() + _PATIENCE_SECONDS

@@ -71,7 +71,8 @@ def _facts(ledger: Ledger) -> dict[str, list[list[Any]]]:
     """By run; kills, which are of no run, under the empty name."""
     found: dict[str, list[list[Any]]] = defaultdict(list)
     for fact in ledger.read():
-        found["" if fact[0] == "killed" else fact[3]].append(fact)
+        if fact[0] != "began":
+            found["" if fact[0] == "killed" else fact[3]].append(fact)
     return found
 
 

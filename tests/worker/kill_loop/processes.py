@@ -79,7 +79,7 @@ class RecordingStore:
 
     def elsewhere(self) -> Any:
         other = self._inner.elsewhere()
-        return self if other is self._inner else RecordingStore(other, self._ledger)
+        return None if other is None else RecordingStore(other, self._ledger)
 
     async def claim(self, owner: str, k: int, **rest: Any) -> list[Claimed]:
         claimed = await self._inner.claim(owner, k, **rest)
@@ -129,6 +129,8 @@ async def _work(plan: Plan) -> None:
     ttl = timedelta(seconds=plan.lease_ttl)
     async with FlowEngine(flow, store, kernel=plan.kernel, lease_ttl=ttl, record_tracebacks=False) as engine:
         worker = FlowWorker(engine, concurrency=16, claim_batch=8, drain_timeout=timedelta(seconds=20))
+        # By the time this is called the worker handles signals: its first line has run.
+        asyncio.get_running_loop().call_soon(ledger.note, "began", "")
         await worker.run_forever()
     await inner.close()
 

@@ -1,0 +1,57 @@
+"""Tests of workers run on every kind of store that several processes can share, and on memory."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perdure.stores import MemoryEventStore, PostgresEventStore, SqliteEventStore
+from perdure.stores.base import FlowEventStore
+from perdure.testing.postgres import shared_server
+
+SCHEMAS = count(1)
+
+
+PATIENCE_SECONDS = 60
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Runs an `async def` test on an event loop of its own, and closes its store there: connections belong to a loop."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    arguments: dict[str, Any] = {
+        name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters
+    }
+
+    async def test() -> None:
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                await pyfuncitem.obj(**arguments)
+        finally:
+            stores: list[FlowEventStore] = [arguments[name] for name in ("store", "sqlite") if name in arguments]
+            for store in stores:
+                await store.close()
+
+    asyncio.run(test())
+    return True
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> FlowEventStore:
+    """A store of each kind, on the true clock."""
+    if request.param == "memory":
+        return MemoryEventStore()
+    if request.param == "sqlite":
+        return SqliteEventStore(tmp_path / "runs.db", synchronous="NORMAL")
+    return PostgresEventStore(shared_server().url, schema=f"worker {next(SCHEMAS)}")
+
+
+@pytest.fixture
+def sqlite(tmp_path: Path) -> SqliteEventStore:
+    return SqliteEventStore(tmp_path / "runs.db", synchronous="NORMAL")
