@@ -1,0 +1,194 @@
+"""How a worker ends: what runs may settle, leases go back, nothing is appended for it (R2)."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from scenarios.kit import story
+
+from perdure import (
+    EngineClosed,
+    Flow,
+    FlowEngine,
+    FlowWorker,
+    RuntimeCommand,
+    StoreError,
+    StoreUnavailable,
+    WorkflowContext,
+)
+from perdure.stores.base import FlowEventStore
+from worker.kit import CountingStore, chain, gated, until, working
+
+NO_TIME = timedelta()
+
+
+async def test_a_drain_lets_what_runs_settle_and_begins_nothing(store: FlowEventStore) -> None:
+    """The running attempt is recorded, the workflow is not asked again, the lease is free at once, and nothing tells of the
+    drain."""
+    begun: list[str] = []
+    gate = asyncio.Event()
+    async with FlowEngine(gated(begun.append, gate), store) as engine:
+        await engine.submit("gated", run_id="r")
+        async with working(engine) as worker:
+            await until(lambda: _begun(begun, 1))
+            draining = asyncio.create_task(worker.drain())
+            await asyncio.sleep(0.05)
+            assert not draining.done(), "the attempt still runs"
+            gate.set()
+            await draining
+        assert story(await engine.history("r")) == [
+            *("run_created", "run_started", "step_created first", "step_started first 1", "step_completed first")
+        ]
+        assert begun == ["first"]
+        state = await store.lease("r")
+        assert (state.owner, state.claim_at, state.failures, state.parked_sequence) == (None, 0, 0, -1)
+        await FlowWorker(engine).run_until_idle()
+        assert begun == ["first", "second"]
+        assert (await engine.snapshot("r")).output == "through"
+
+
+async def _begun(begun: list[str], count: int) -> bool:
+    return len(begun) >= count
+
+
+async def test_after_the_deadline_attempts_are_cut_off(store: FlowEventStore) -> None:
+    """Their steps stay running and are redelivered as the same attempt; the lease has gone back."""
+    begun: list[str] = []
+    gate = asyncio.Event()
+    async with FlowEngine(gated(begun.append, gate), store) as engine:
+        await engine.submit("gated", run_id="r")
+        async with working(engine, drain_timeout=NO_TIME):
+            await until(lambda: _begun(begun, 1))
+        assert story(await engine.history("r"))[-1] == "step_started first 1"
+        assert (await store.lease("r")).owner is None
+        gate.set()
+        await FlowWorker(engine).run_until_idle()
+        assert begun == ["first", "first", "second"]
+        assert (await engine.snapshot("r")).steps["first"].attempt == 1
+
+
+async def test_a_second_stop_does_not_wait(store: FlowEventStore) -> None:
+    begun: list[str] = []
+    async with FlowEngine(gated(begun.append, asyncio.Event()), store) as engine:
+        await engine.submit("gated", run_id="r")
+        async with working(engine, drain_timeout=timedelta(hours=1)) as worker:
+            await until(lambda: _begun(begun, 1))
+            worker.stop()
+            worker.stop()
+        assert (await store.lease("r")).owner is None
+
+
+async def test_a_cancelled_worker_gives_its_leases_back(store: FlowEventStore) -> None:
+    begun: list[str] = []
+    async with FlowEngine(gated(begun.append, asyncio.Event()), store) as engine:
+        await engine.submit("gated", run_id="r")
+        task = asyncio.create_task(FlowWorker(engine, drain_timeout=timedelta(hours=1)).run_forever(signals=False))
+        await until(lambda: _begun(begun, 1))
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert (await store.lease("r")).owner is None
+
+
+async def test_leaving_the_block_drains(store: FlowEventStore) -> None:
+    async with FlowEngine(chain(2), store) as engine:
+        async with FlowWorker(engine) as worker:
+            task = asyncio.create_task(worker.run_forever(signals=False))
+            await engine.submit("chain", run_id="r")
+            await until(lambda: _ended(store))
+        assert task.done()
+    assert (await store.outlook()).owners == ()
+
+
+async def _ended(store: FlowEventStore) -> bool:
+    return (await store.summary()).terminal_runs == 1
+
+
+async def test_a_drive_that_a_caller_waits_for_outlives_the_drain(store: FlowEventStore) -> None:
+    begun: list[str] = []
+    gate = asyncio.Event()
+    async with FlowEngine(gated(begun.append, gate), store) as engine:
+        await engine.submit("gated", run_id="r")
+        async with working(engine, drain_timeout=NO_TIME):
+            await until(lambda: _begun(begun, 1))
+            call = asyncio.create_task(engine.drive("r"))
+            await asyncio.sleep(0.05)
+        gate.set()
+        assert (await call).output == "through"
+        assert begun == ["first", "second"]
+
+
+async def test_a_closed_engine_ends_its_worker(store: FlowEventStore) -> None:
+    engine = FlowEngine(gated(lambda _: None, asyncio.Event()), store)
+    await engine.submit("gated", run_id="r")
+    task = asyncio.create_task(FlowWorker(engine, poll=timedelta(hours=1)).run_forever(signals=False))
+    await until(lambda: _leased(store))
+    await engine.close()
+    await asyncio.wait_for(task, 30)
+    assert (await store.lease("r")).owner is None
+    with pytest.raises(EngineClosed):
+        await engine.snapshot("r")
+
+
+async def _leased(store: FlowEventStore) -> bool:
+    return (await store.lease("r")).live
+
+
+async def test_a_batch_in_flight_settles_as_a_whole(store: FlowEventStore) -> None:
+    """With a limit of two, the third member is not begun by a worker that drains; what failed is recorded as to be
+    retried."""
+    begun: list[str] = []
+    gate = asyncio.Event()
+    flow = Flow()
+
+    @flow.step
+    async def step(name: str) -> str:
+        begun.append(name)
+        await gate.wait()
+        return name
+
+    @flow.workflow("batch")
+    def workflow(ctx: WorkflowContext) -> RuntimeCommand:
+        names = ["a", "b", "c"]
+        if all(ctx.step_completed(name) for name in names):
+            return ctx.complete()
+        return ctx.schedule_steps([ctx.schedule_step(name, step, name) for name in names], concurrency=2)
+
+    async with FlowEngine(flow, store) as engine:
+        await engine.submit("batch", run_id="r")
+        async with working(engine) as worker:
+            await until(lambda: _begun(begun, 2))
+            worker.stop()
+            await asyncio.sleep(0.05)
+            gate.set()
+        assert begun == ["a", "b"]
+        statuses = {step_id: step.status for step_id, step in (await engine.snapshot("r")).steps.items()}
+        assert statuses == {"a": "completed", "b": "completed", "c": "pending"}
+        await FlowWorker(engine).run_until_idle()
+        assert begun == ["a", "b", "c"]
+
+
+async def test_a_store_that_is_away_is_waited_for(store: FlowEventStore) -> None:
+    counting: Any = CountingStore(store)
+    counting.failing["changes"] = [StoreUnavailable("not now")]
+    counting.failing["outlook"] = [StoreUnavailable("not now"), StoreUnavailable("nor now")]
+    counting.failing["claim"] = [StoreUnavailable("still not")]
+    async with FlowEngine(chain(1), counting) as engine:
+        await engine.submit("chain", run_id="r")
+        await FlowWorker(engine).run_until_idle()
+        assert (await engine.snapshot("r")).status == "completed"
+    assert not any(counting.failing.values())
+
+
+async def test_a_store_that_cannot_be_worked_with_ends_the_worker(
+    store: FlowEventStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("perdure.worker.flow_worker._STORE_PATIENCE", 0.3)
+    counting: Any = CountingStore(store)
+    counting.failing["outlook"] = [StoreError("broken for good") for _ in range(1_000)]
+    async with FlowEngine(chain(1), counting) as engine:
+        with pytest.raises(StoreError, match="broken for good"):
+            await FlowWorker(engine).run_forever(signals=False)
