@@ -44,6 +44,7 @@ SAMPLES: list[FlowError] = [
     errors.InvalidWorkerConfiguration("two routes for build 'b1'; give one"),
     errors.QueueBackpressure(10, 10),
     errors.TaskLeaseLost("x" * 100),
+    errors.TaskSetAside("hook_conflict: no"),
     errors.Serialization("shape", 3, "no event"),
     errors.Serialization("malformed"),
     errors.UnsupportedEventSchemaVersion(2, 1, 1),

@@ -196,6 +196,9 @@ if TYPE_CHECKING:
         TaskLeaseLost as TaskLeaseLost,
     )
     from perdure.errors import (
+        TaskSetAside as TaskSetAside,
+    )
+    from perdure.errors import (
         UnsupportedEventSchemaVersion as UnsupportedEventSchemaVersion,
     )
     from perdure.errors import (
@@ -448,6 +451,7 @@ __all__ = [
     "TaskLease",
     "TaskLeaseLost",
     "TaskOutcome",
+    "TaskSetAside",
     "TaskWorker",
     "UnsupportedEventSchemaVersion",
     "WaitHandle",

@@ -93,6 +93,10 @@ class BlockingFlowEngine:
     list_active_hooks = _blocking(FlowEngine.list_active_hooks)
     next_wakeup = _blocking(FlowEngine.next_wakeup)
 
+    def perform(self, work: Callable[[FlowEngine], Coroutine[Any, Any, T]]) -> T:
+        """Runs a coroutine on the engine's loop, with the asyncio engine it stands for, and gives its result."""
+        return self._call(work(self._engine))
+
     @property
     def store(self) -> FlowEventStore:
         """The engine's store."""

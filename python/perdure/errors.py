@@ -8,7 +8,7 @@
     ├── ReplayLimitExceeded  HistoryLimitExceeded
     ├── HookTokenNotFound  HookTokenConflict  HookConflict
     ├── InvalidRuntimeBuildId  RuntimeBuildUnavailable  RuntimeBuildRouteNotFound
-    ├── InvalidWorkerConfiguration  QueueBackpressure  TaskLeaseLost
+    ├── InvalidWorkerConfiguration  QueueBackpressure  TaskLeaseLost  TaskSetAside
     ├── Serialization
     │   └── UnsupportedEventSchemaVersion  PayloadCodecFailed
     ├── PayloadTooLarge
@@ -77,6 +77,7 @@ __all__ = [
     "StoreRefusal",
     "StoreUnavailable",
     "TaskLeaseLost",
+    "TaskSetAside",
     "UnsupportedEventSchemaVersion",
     "WorkflowFailed",
     "WorkflowNotRegistered",
@@ -544,6 +545,19 @@ class TaskLeaseLost(FlowError):
 
     def __str__(self) -> str:
         return f"task lease {self.lease_id[: self._SHOWN]!r} is not held any more; the task belongs to whoever leased it last"
+
+
+class TaskSetAside(FlowError):
+    """A task that no later try would do, as a foreign queue is told of it; our own queues keep it among the dead letters."""
+
+    code = "task_set_aside"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"the task is set aside: {self.reason}"
 
 
 class Serialization(FlowError):
