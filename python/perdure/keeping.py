@@ -52,9 +52,13 @@ class KeptCoroutine:
         if replay is None:
             return None
         self._pending = True
-        command = replay.ask(reads)
-        if self._strict:
-            self._hold_to(command, spec, reads)
+        try:
+            command = replay.ask(reads)
+            if self._strict:
+                self._hold_to(command, spec, reads)
+        except BaseException:
+            self.close()  # now, and not when the collector finds it
+            raise
         return command
 
     def _new(self, spec: WorkflowSpec) -> Replay | None:

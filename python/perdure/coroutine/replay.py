@@ -261,6 +261,8 @@ class Replay:
         if self._fatal is None:
             self._fatal = error
             self.over = True
+            if isinstance(error, FlowError):
+                error.run_id = self.run_id
         return self._fatal
 
     def next_order(self) -> int:
@@ -461,8 +463,7 @@ class Replay:
 
     def close(self) -> None:
         """Ends what is left, so that nothing of it runs later (R63)."""
-        self.over = True
-        self._refusals = 0
+        self.over, self._fatal, self._refusals = True, None, 0
         with trapped(self._generators, self._finalised, self._error_of_loop):
             close_chains(self._innermost_first(), self.run_id)
             close_generators(self, list(self._generators))

@@ -33,6 +33,12 @@ _INSTEAD: Final = {
     "asyncio.ensure_future": "use `ctx.start(coroutine)`",
     "asyncio.TaskGroup": "use `await ctx.gather(…)` or `ctx.start(coroutine)`",
     "asyncio.Queue": "use `ctx.hook(…)` for what comes from outside, or a plain list",
+    "anyio.create_task_group": "use `await ctx.gather(…)` or `ctx.start(coroutine)`",
+    "trio.open_nursery": "use `await ctx.gather(…)` or `ctx.start(coroutine)`",
+    "anyio.fail_after": "use `async with ctx.timeout(delay)`",
+    "anyio.move_on_after": "use `async with ctx.timeout(delay)`",
+    "trio.fail_after": "use `async with ctx.timeout(delay)`",
+    "trio.move_on_after": "use `async with ctx.timeout(delay)`",
     "anyio.sleep": "use `await ctx.sleep(delay)`",
     "trio.sleep": "use `await ctx.sleep(delay)`",
 }
