@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from perdure.stores.base import RunRecord
 
 __all__ = [
-    "ALL_ENDED",
+    "EVERY_RUN",
     "Digest",
     "HistoryHold",
     "Kept",
@@ -92,7 +92,7 @@ class RunSelection:
         )
 
 
-ALL_ENDED: Final = RunSelection()
+EVERY_RUN: Final = RunSelection()
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ import perdure
 from perdure.testing.postgres import shared_server
 
 
-@pytest.mark.parametrize(("kind", "least"), [("sqlite", 30), ("jsonl", 15), ("postgres", 20)])
+@pytest.mark.parametrize(("kind", "least"), [("sqlite", 20), ("jsonl", 10), ("postgres", 15)])
 def test_a_prune_killed_at_every_step_is_finished_by_the_next(kind: str, least: int, tmp_path: Path) -> None:
     address = {
         "sqlite": str(tmp_path / "app.db"),

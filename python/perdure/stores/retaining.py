@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequenc
 from typing import Literal, Protocol
 
 from perdure.retention import (
-    ALL_ENDED,
+    EVERY_RUN,
     Kept,
     PrunedRuns,
     PruneProgress,
@@ -55,7 +55,7 @@ class Retaining:
     async def prune(
         self,
         cutoff: int,
-        filter: RunSelection = ALL_ENDED,
+        filter: RunSelection = EVERY_RUN,
         *,
         batch: int = 500,
         dry_run: bool = False,
