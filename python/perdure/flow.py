@@ -40,6 +40,13 @@ __all__ = [
 
 P = ParamSpec("P")
 R = TypeVar("R")
+A = TypeVar("A")
+B = TypeVar("B")
+C = TypeVar("C")
+R_co = TypeVar("R_co", covariant=True)
+A_contra = TypeVar("A_contra", contravariant=True)
+B_contra = TypeVar("B_contra", contravariant=True)
+C_contra = TypeVar("C_contra", contravariant=True)
 
 WorkflowFunction = Callable[[WorkflowContext], RuntimeCommand]
 
@@ -133,6 +140,16 @@ class Flow:
 
     # -- registration --------------------------------------------------------------------------------------------
 
+    # What calls a step leaves its `StepContext` out. A signature cannot be taken apart at its end, so type checkers are
+    # told by name: a parameter called `step` behind none to three others, which are then given by position.
+    @overload
+    def step(self, function: _WithContext0[R], /) -> Step[[], R]: ...
+    @overload
+    def step(self, function: _WithContext1[A, R], /) -> Step[[A], R]: ...
+    @overload
+    def step(self, function: _WithContext2[A, B, R], /) -> Step[[A, B], R]: ...
+    @overload
+    def step(self, function: _WithContext3[A, B, C, R], /) -> Step[[A, B, C], R]: ...
     @overload
     def step(self, function: Callable[P, R], /) -> Step[P, R]: ...
     @overload
@@ -143,7 +160,7 @@ class Flow:
         retry: RetryPolicy | None = None,
         timeout: timedelta | None = None,
         inline: bool = False,
-    ) -> Callable[[Callable[P, R]], Step[P, R]]: ...
+    ) -> _StepDecorator: ...
     def step(
         self,
         function: Any = None,
@@ -169,7 +186,13 @@ class Flow:
 
         return register if function is None else register(function)
 
-    def ref(self, name: str, *, returns: type[R] | Any = Any) -> Step[..., R]:
+    @overload
+    def ref(self, name: str) -> Step[..., Any]: ...
+    @overload
+    def ref(self, name: str, *, returns: type[R]) -> Step[..., R]: ...
+    @overload
+    def ref(self, name: str, *, returns: Any) -> Step[..., Any]: ...
+    def ref(self, name: str, *, returns: Any = Any) -> Step[..., Any]:
         """A step of another process, known by its name; its output is decoded to `returns` (R41)."""
         return StepRef(name, returns)
 
@@ -334,6 +357,38 @@ class Flow:
         step = self.find_step(invocation.step_name)
         args, named = step.binding.arguments(invocation.input, invocation.context)
         return step.function(*args, **named)
+
+
+class _WithContext0(Protocol[R_co]):
+    def __call__(self, *, step: StepContext) -> R_co: ...
+
+
+class _WithContext1(Protocol[A_contra, R_co]):
+    def __call__(self, a: A_contra, /, *, step: StepContext) -> R_co: ...
+
+
+class _WithContext2(Protocol[A_contra, B_contra, R_co]):
+    def __call__(self, a: A_contra, b: B_contra, /, *, step: StepContext) -> R_co: ...
+
+
+class _WithContext3(Protocol[A_contra, B_contra, C_contra, R_co]):
+    def __call__(self, a: A_contra, b: B_contra, c: C_contra, /, *, step: StepContext) -> R_co: ...
+
+
+class _StepDecorator(Protocol):
+    """As the overloads of `Flow.step`."""
+
+    @overload
+    def __call__(self, function: _WithContext0[R], /) -> Step[[], R]: ...
+    @overload
+    def __call__(self, function: _WithContext1[A, R], /) -> Step[[A], R]: ...
+    @overload
+    def __call__(self, function: _WithContext2[A, B, R], /) -> Step[[A, B], R]: ...
+    @overload
+    def __call__(self, function: _WithContext3[A, B, C, R], /) -> Step[[A, B, C], R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Step[P, R]: ...
+    def __call__(self, function: Any, /) -> Any: ...
 
 
 class _WorkflowDecorator(Protocol):

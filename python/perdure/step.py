@@ -11,7 +11,7 @@ from datetime import timedelta
 from functools import update_wrapper
 from typing import Any, Generic, Literal, ParamSpec, TypeVar, cast
 
-from perdure.arguments import Binding, place, underlying
+from perdure.arguments import Binding, place, store_untyped, underlying
 from perdure.errors import StepCancelled, StepNotRegistered
 from perdure.policy import RetryPolicy
 from perdure.wire import whole_ms
@@ -19,7 +19,7 @@ from perdure.wire import whole_ms
 __all__ = ["Binding", "CancelToken", "Mode", "Step", "StepContext", "StepPlan", "StepRef", "place", "underlying"]
 
 P = ParamSpec("P")
-R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 
 Mode = Literal["thread", "async", "inline"]
 """Where a step runs: on a thread of the engine's pool, on its event loop, or in place."""
@@ -81,10 +81,10 @@ class StepPlan:
     retry: RetryPolicy | None = None
 
 
-class Step(Generic[P, R]):
+class Step(Generic[P, R_co]):
     """A registered step. Calling it calls the function; `ctx.schedule_step(id, step, …)` schedules it."""
 
-    def __init__(self, function: Callable[P, R], name: str, plan: StepPlan, names: Mapping[str, Any]) -> None:
+    def __init__(self, function: Callable[P, R_co], name: str, plan: StepPlan, names: Mapping[str, Any]) -> None:
         """`names` are the local names at the decorator, for annotations of classes that are no globals."""
         self.function, self.name, self.plan = function, name, plan
         self.given_id: str | None = None
@@ -95,7 +95,7 @@ class Step(Generic[P, R]):
         except NameError:  # an annotation that is defined further down: looked up again when the step is first used
             self._binding = None
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
         return self.function(*args, **kwargs)
 
     def __repr__(self) -> str:
@@ -103,7 +103,7 @@ class Step(Generic[P, R]):
 
     def options(
         self, *, id: str | None = None, retry: RetryPolicy | None = None, timeout: timedelta | None = None
-    ) -> Step[P, R]:
+    ) -> Step[P, R_co]:
         """The same step to be called with an id, retry policy or time limit of this call's own (R41, R54). Raises
         `ValueError` for a time limit of an inline step."""
         if retry is not None and not isinstance(retry, RetryPolicy):
@@ -138,7 +138,7 @@ class Step(Generic[P, R]):
         return self._binding
 
 
-class StepRef(Step[..., R]):
+class StepRef(Step[..., R_co]):
     """A step known only by its name: its function is in another process (R41)."""
 
     def __init__(self, name: str, returns: Any) -> None:
@@ -157,20 +157,13 @@ class _NameOnly(Binding):
         self._returns = returns
 
     def store(self, args: tuple[Any, ...], named: Mapping[str, Any]) -> bytes:
-        if len(args) > 1 or (args and named):
-            raise TypeError(f"step {self._what} is known by name only: give one argument, or all of them by name")
-        return _one.store(args, {}) if args or not named else super().store((), named)
+        return store_untyped(args, named)
 
 
 def _elsewhere(*args: Any, **named: Any) -> Any:
     raise StepNotRegistered("of another process")
 
 
-def _one_argument(value: Any = None) -> None:
-    """The signature of a call with one argument or none."""
-
-
-_one = Binding("a step", _one_argument, {})
 _DEFAULT_RETRY = RetryPolicy(on_exhausted="continue_workflow").to_json()
 
 
