@@ -560,7 +560,7 @@ class FlowEngine(Inspection):
         done."""
         try:
             known = None if call.claimed is None else call.claimed.last_sequence
-            run = await (session.load_or_new() if call.starts else session.load(known))
+            run = await session.patiently(session.load_or_new if call.starts else lambda: session.load(known))
             call.found = True
             if self._closed:
                 raise EngineClosed

@@ -231,8 +231,9 @@ class Session:
                 self.epoch = None
             return answer
 
-    async def _patiently(self, read: Callable[[], Awaitable[T]]) -> T:
-        """A read or renewal inside a drive: a store that is away for a moment costs no attempt its result (R1)."""
+    async def patiently(self, read: Callable[[], Awaitable[T]]) -> T:
+        """A read or renewal inside a drive, or the first read of a call that may append: a store that is away for a moment
+        costs no attempt its result and no caller a retry that its commit would not have cost (R1)."""
         patience = _Patience(self._shell)
         while True:
             try:
@@ -286,11 +287,11 @@ class Session:
     async def _is_durable(self, batch: Batch, lease: Lease | None) -> bool:
         if not batch.lines:  # a lease given back: it was, if it is not ours any more
             return lease is not None and lease.epoch is not None and await self._epoch_in_store() != lease.epoch
-        tail = await self._patiently(lambda: self._shell.store.history(self.run_id, batch.expected_sequence))
+        tail = await self.patiently(lambda: self._shell.store.history(self.run_id, batch.expected_sequence))
         return tail.startswith(batch.lines)
 
     async def _epoch_in_store(self) -> int | None:
-        state = await self._patiently(lambda: self._shell.store.lease(self.run_id))
+        state = await self.patiently(lambda: self._shell.store.lease(self.run_id))
         return state.epoch if state.owner == self._shell.leasing.owner else None
 
     # -- the shared drive ------------------------------------------------------------------------------------------
@@ -448,14 +449,14 @@ class Session:
                 await leasing.hold_without_lease(active.drive.run, error)
             case Load(after):
                 try:
-                    return await self._patiently(lambda: self._shell.store.history(self.run_id, after))
+                    return await self.patiently(lambda: self._shell.store.history(self.run_id, after))
                 except RunNotFound:
                     return b""
         return None
 
     async def _look(self) -> Standing:
         leasing = self._shell.leasing
-        state = await self._patiently(lambda: self._shell.store.lease(self.run_id))
+        state = await self.patiently(lambda: self._shell.store.lease(self.run_id))
         held = state.live and state.owner != leasing.owner
         if held and state.owner is not None and leasing.is_dead(state.owner):
             await self._shell.store.void(state.owner)
@@ -470,7 +471,7 @@ class Session:
         while self.epoch is not None and (renew or loop.time() >= self.lease_until):
             asked_at = loop.time()
             pairs = [(self.run_id, self.epoch)]
-            (answer,) = await self._patiently(
+            (answer,) = await self.patiently(
                 partial(self._shell.store.renew, leasing.owner, pairs, ttl_ns=leasing.ttl_ns)
             )
             self.renewed(answer, asked_at)

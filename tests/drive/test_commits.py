@@ -19,6 +19,7 @@ from perdure import (
     WorkflowContext,
     WorkflowProgress,
 )
+from perdure.stores.base import FlowEventStore
 
 CREATED = ["run_created", "run_started"]
 
@@ -217,6 +218,40 @@ async def test_patience_ends(stored_world: World) -> None:
         store.before.clear()
         snapshot = await engine.drive("r")
     assert (snapshot.status, snapshot.steps["s0"].attempt, calls) == ("completed", 1, ["s0", "s0"])
+
+
+class _AwayAtFirst(WatchedStore):
+    """A store that is away for its first reads of histories."""
+
+    def __init__(self, inner: FlowEventStore, reads: int) -> None:
+        super().__init__(inner)
+        self.refusals = reads
+
+    async def history(self, run_id: str, after: int = 0) -> bytes:
+        if self.refusals:
+            self.refusals -= 1
+            raise StoreUnavailable("nobody answers")
+        return await self.inner.history(run_id, after)
+
+
+async def test_the_first_read_of_a_call_is_as_patient_as_its_commit(stored_world: World) -> None:
+    """R1: a call that may append asks a store that is away again, from its first read on; one that only reads says so."""
+    flow = in_row(1)
+    store = _AwayAtFirst(stored_world.store, 2)
+    async with stored_world.engine(flow, store) as engine:
+        await engine.start("flow", run_id="r")
+    assert (store.refusals, store.commits) == (0, 2)
+    assert await stored(stored_world.store, "r") == ONE_STEP
+    store = _AwayAtFirst(stored_world.store, 9)
+    async with stored_world.engine(flow, store, store_patience=timedelta(milliseconds=60)) as engine:
+        with pytest.raises(StoreUnavailable) as refused:
+            await engine.start("flow", run_id="r")
+        assert refused.value.run_id == "r"
+        left = store.refusals
+        assert left < 8
+        with pytest.raises(StoreUnavailable):
+            await engine.snapshot("r")
+        assert store.refusals == left - 1
 
 
 async def test_a_call_of_unknown_outcome_is_settled_too(stored_world: World) -> None:
