@@ -81,7 +81,7 @@ LAYERS: dict[str, Layer] = {
     # Histories from one store into another.
     "exchange": Layer(
         ("exchange",),
-        uses=("leaf", "seam", "model", "rebuild", "store protocol", "stores", "exchange"),
+        uses=("leaf", "seam", "model", "rebuild", "retention", "store protocol", "stores", "exchange"),
     ),
     "stores": Layer(
         ("stores",),

@@ -17,7 +17,7 @@ from perdure.cli.app import app, run
 from perdure.cli.shared import plain
 from perdure.errors import RunNotFound
 
-COMMANDS = ("migrate", "prune", "history-hold")
+COMMANDS = ("migrate", "export", "import", "prune", "history-hold")
 PERDURE = (sys.executable, "-m", "perdure")
 
 
