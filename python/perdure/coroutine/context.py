@@ -172,7 +172,7 @@ class AsyncContext:
         return self._open(HookHandle(self._replay, _caller(), type, id, token, raw))
 
     def _open(self, handle: H) -> H:
-        if not self._replay.over:
+        if not self._replay.absent():
             handle.open(self._replay.current_chain())
         return handle
 

@@ -218,7 +218,7 @@ class Race(Group[T]):
             self._end_chains()
             for lost in self._given:
                 if lost is not handle and lost.closes_when_lost:
-                    lost.close()
+                    lost.shut()
         elif handle is not self._winner and (error := handle.failure()) is not None:
             self._later(handle, error)
 

@@ -262,7 +262,12 @@ class WaitHandle(WorkHandle[None]):
 
     def close(self) -> None:
         """Ends the timer before its time; awaiting it then returns at once. Closing twice is the same as once."""
-        if not self._closed and self.ended is None and not self._replay.over:
+        if not self._replay.over:
+            self.shut()
+
+    def shut(self) -> None:
+        """The same, for the driver."""
+        if not self._closed and self.ended is None:
             self._closed = True
             self._replay.closes(self)
             if not self.order:

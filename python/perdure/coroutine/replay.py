@@ -60,7 +60,7 @@ class Replay:
         self.reads: Reads
         self.latest = 0  # the largest timestamp up to the last event delivered, ns
         self.live = False
-        self.over = False  # the pass has ended: nothing the code still does counts
+        self.over = True  # no code of the workflow runs, or nothing that it still does counts
         self.reason: str | None = None  # of the cancellation request
         self.outer_error: BaseException | None = None
         self.ready: deque[Chain] = deque()
@@ -73,7 +73,8 @@ class Replay:
         self._current: Chain | None = None
         self._fatal: BaseException | None = None
         self._broken = False
-        self._await_free: bool | None = None
+        self._dead = False
+        self._closing_awaits: bool | None = None  # while code runs that must not await: whether it did
         self._refusals = 0
         self._order = 0
         self._asked: dict[tuple[str, str], WorkHandle[Any] | Member] = {}
@@ -138,18 +139,19 @@ class Replay:
             if chain.done or self._broken:
                 continue
             self._current, chain.started = chain, True
+            self.over = False
             try:
                 yielded = chain.context.run(chain.coroutine.send, None)
             except StopIteration as stop:
-                self._current = None
+                self._current, self.over = None, True
                 self.finished(chain, stop.value, None)
             except (KeyboardInterrupt, SystemExit):
                 raise
             except BaseException as error:  # noqa: BLE001 - whatever the workflow raises is its end, judged later
-                self._current = None
+                self._current, self.over = None, True
                 self.finished(chain, None, error)
             else:
-                self._current = None
+                self._current, self.over = None, True
                 if yielded is not WAITING and self._fatal is None:
                     self.end_pass(foreign_yield(chain.coroutine, yielded))
             if self._fatal is not None:
@@ -225,7 +227,6 @@ class Replay:
         self.end_pass(NonDeterministic(self.run_id, handle.kind, handle.id, part, self._position, text, other))
 
     def _drift(self, sequence: int, key: tuple[str, str]) -> NonDeterministic:
-        self.over = True
         return report.unasked(self, sequence, key)
 
     # -- what handles and groups ask -----------------------------------------------------------------------------
@@ -242,15 +243,27 @@ class Replay:
     def current_chain(self) -> Chain:
         """The chain that is running. Raises `RuntimeError` outside of a pass."""
         if self._current is None:
-            raise RuntimeError(f"this belongs to a workflow (run {self.run_id!r}) and works only while its code runs")
+            raise self._outside()
         return self._current
 
-    running_chain = current_chain
+    def _outside(self) -> RuntimeError:
+        return RuntimeError(f"this belongs to a workflow (run {self.run_id!r}) and works only while its code runs")
+
+    def absent(self) -> bool:
+        """Whether what the code asks for is to have no effect: the pass has ended, was dropped, or is being collected.
+        Raises `RuntimeError` for other code than the workflow's."""
+        if not self.over:
+            return False
+        ending = self._dead or self._fatal is not None or self._closing_awaits is not None
+        if not ending and not any(getattr(chain.coroutine, "cr_running", False) for chain in self.chains):
+            raise self._outside()
+        return True
 
     def refuse(self) -> Generator[Any, Any, None]:
         """An await of a pass that is over: nothing can come of it. Code that goes on awaiting regardless is suspended."""
-        if self._await_free is not None:
-            self._await_free = True
+        self.absent()
+        if self._closing_awaits is not None:
+            self._closing_awaits = True
         self._refusals += 1
         if self._refusals > _AWAITS_WHEN_OVER:
             yield WAITING
@@ -286,7 +299,7 @@ class Replay:
 
     def start(self, coroutine: Coroutine[Any, Any, Any], place: Place) -> Handle[Any]:
         """`ctx.start(coroutine)`."""
-        if self.over:
+        if self.absent():
             coroutine.close()
             return ChainHandle(self, place)
         chain = self.current_chain()
@@ -345,8 +358,7 @@ class Replay:
 
     def fact(self, kind: str, subject: str, raw: bytes, member: Member) -> None:
         """Progress or a child link, recorded with this pass unless it is already."""
-        if not self.over:
-            self.current_chain()
+        if not self.absent():
             self._facts[kind, subject] = raw
             self._asked[kind, subject] = member
 
@@ -378,17 +390,17 @@ class Replay:
     def _finalised(self, generator: Any) -> None:
         """An async generator was dropped while suspended: its clean-up may not await, nobody would wait for it."""
         problem = close_generators(self, [generator])
-        if problem is not None and not self.over:
+        if problem is not None and self._current is not None:
             self.end_pass(self.raised(problem))
 
     def without_awaits(self, act: Callable[[], object]) -> bool:
         """Does something that may run code of the workflow, which must not await; whether it did."""
-        over, self.over, self._await_free = self.over, True, False
+        over, self.over, self._closing_awaits = self.over, True, False
         try:
             act()
-            return self._await_free
+            return self._closing_awaits
         finally:
-            self.over, self._await_free = over, None
+            self.over, self._closing_awaits = over, None
 
     # -- what is said once ---------------------------------------------------------------------------------------
 
@@ -463,7 +475,7 @@ class Replay:
 
     def close(self) -> None:
         """Ends what is left, so that nothing of it runs later (R63)."""
-        self.over, self._fatal, self._refusals = True, None, 0
+        self.over, self._dead, self._fatal, self._refusals = True, True, None, 0
         with trapped(self._generators, self._finalised, self._error_of_loop):
             close_chains(self._innermost_first(), self.run_id)
             close_generators(self, list(self._generators))

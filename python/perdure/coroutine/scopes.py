@@ -57,12 +57,12 @@ class Cleanup:
 
     async def __aenter__(self) -> None:
         replay = self._replay
-        if replay.over:
+        if replay.absent():
             return
         active = sys.exc_info()[1]
         if active is not None and active is not replay.outer_error and replay.is_fault(active):
             raise replay.end_pass(replay.raised(active))
-        self._chain = chain = replay.running_chain()
+        self._chain = chain = replay.current_chain()
         chain.shields.append(self._shield)
 
     async def __aexit__(
@@ -89,9 +89,9 @@ class Timeout:
 
     async def __aenter__(self) -> None:
         replay = self._replay
-        if replay.over:
+        if replay.absent():
             return
-        self._chain = chain = replay.running_chain()
+        self._chain = chain = replay.current_chain()
         self._shields = tuple(chain.shields)
         self._timer = timer = WaitHandle(replay, self._place, "timeout", None, self._delay_ms)
         timer.seen = True
