@@ -109,6 +109,8 @@ LAYERS: dict[str, Layer] = {
         uses=(
             "encryption",
             "gates",
+            "retention",
+            "exchange",
             "leaf",
             "seam",
             "model",

@@ -213,6 +213,15 @@ if TYPE_CHECKING:
     from perdure.errors import (
         WorkflowStuck as WorkflowStuck,
     )
+    from perdure.exchange import (
+        ImportReport as ImportReport,
+    )
+    from perdure.exchange import (
+        import_histories as import_histories,
+    )
+    from perdure.exchange import (
+        stored_histories as stored_histories,
+    )
     from perdure.flow import (
         Flow as Flow,
     )
@@ -257,6 +266,24 @@ if TYPE_CHECKING:
     )
     from perdure.queues import (
         TaskWorker as TaskWorker,
+    )
+    from perdure.retention import (
+        HistoryHold as HistoryHold,
+    )
+    from perdure.retention import (
+        PrunedRuns as PrunedRuns,
+    )
+    from perdure.retention import (
+        PruneProgress as PruneProgress,
+    )
+    from perdure.retention import (
+        PruneReport as PruneReport,
+    )
+    from perdure.retention import (
+        RunSelection as RunSelection,
+    )
+    from perdure.retention import (
+        Tombstone as Tombstone,
     )
     from perdure.routing import (
         RuntimeBuildTaskRouter as RuntimeBuildTaskRouter,
@@ -387,6 +414,7 @@ __all__ = [
     "GuardViolation",
     "GuardWarning",
     "Handle",
+    "HistoryHold",
     "HistoryLimitExceeded",
     "HookCallbackRoute",
     "HookConflict",
@@ -395,6 +423,7 @@ __all__ = [
     "HookMetadata",
     "HookTokenConflict",
     "HookTokenNotFound",
+    "ImportReport",
     "Instant",
     "InvalidRunId",
     "InvalidRuntimeBuildId",
@@ -414,6 +443,9 @@ __all__ = [
     "PayloadPlace",
     "PayloadTooLarge",
     "PostgresEventStore",
+    "PruneProgress",
+    "PruneReport",
+    "PrunedRuns",
     "QueueBackpressure",
     "RawCommand",
     "ReplayLimitExceeded",
@@ -428,6 +460,7 @@ __all__ = [
     "RunConflict",
     "RunFilter",
     "RunNotFound",
+    "RunSelection",
     "RunSummary",
     "RunTerminal",
     "RuntimeBuildCompatibility",
@@ -453,6 +486,7 @@ __all__ = [
     "TaskOutcome",
     "TaskSetAside",
     "TaskWorker",
+    "Tombstone",
     "UnsupportedEventSchemaVersion",
     "WaitHandle",
     "Wakeup",
@@ -466,7 +500,9 @@ __all__ = [
     "WorkflowRunSnapshot",
     "WorkflowSpec",
     "WorkflowStuck",
+    "import_histories",
     "open_store",
+    "stored_histories",
 ]
 
 _HOMES: Final[dict[str, str]] = {
@@ -482,12 +518,16 @@ _HOMES: Final[dict[str, str]] = {
     **dict.fromkeys(("AsyncWorkflow",), "perdure.coroutine.workflow"),
     **dict.fromkeys(("FlowEngine",), "perdure.engine"),
     **dict.fromkeys(("Envelope",), "perdure.envelope"),
+    **dict.fromkeys(("ImportReport", "import_histories", "stored_histories"), "perdure.exchange"),
     **dict.fromkeys(("Flow", "FlowRuntime", "StepInvocation", "WorkflowInvocation"), "perdure.flow"),
     **dict.fromkeys(("GuardWarning",), "perdure.guard"),
     **dict.fromkeys(("GuardViolation",), "perdure.guard_calls"),
     **dict.fromkeys(("Instant",), "perdure.instant"),
     **dict.fromkeys(("HookCallbackRoute", "HookMetadata"), "perdure.model"),
     **dict.fromkeys(("RetryPolicy",), "perdure.policy"),
+    **dict.fromkeys(
+        ("HistoryHold", "PruneProgress", "PruneReport", "PrunedRuns", "RunSelection", "Tombstone"), "perdure.retention"
+    ),
     **dict.fromkeys(("WorkflowRunSnapshot",), "perdure.snapshot"),
     **dict.fromkeys(("WorkflowSpec",), "perdure.spec"),
     **dict.fromkeys(("StepContext", "StepPlan"), "perdure.step"),
