@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import statistics
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import pytest
-from pytest_benchmark.fixture import BenchmarkFixture
 
 from benches import stores
+from benches.conftest import Tell
 from benches.stores import BATCH, RUNS, Histories, Told
 from perdure.stores import JsonlEventStore, MemoryEventStore, SqliteEventStore
 from perdure.stores.base import FlowEventStore
@@ -23,43 +21,7 @@ AT_ONCE = f"{RUNS} runs at once, commits of one event each"
 READ = "history of 10,000 events"
 STORES = ("memory", "JSONL", "SQLite NORMAL", "SQLite FULL")
 LEVELS: tuple[Literal["NORMAL", "FULL"], ...] = ("NORMAL", "FULL")
-Tell = Callable[[str, str, Callable[[], Any], Callable[[Any], Told]], None]
 Prepared = tuple[asyncio.Runner, FlowEventStore, Histories]
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="perdure-bench-") as made:
-        yield Path(made)
-
-
-@pytest.fixture
-def tell(benchmark: BenchmarkFixture, request: pytest.FixtureRequest) -> Tell:
-    """`tell(row, column, setup, function)`: a cell of the table of stores, over rounds that each begin anew.
-
-    `setup` gives the argument of `function`, which says what it did and how long that took."""
-    rounds = 1 if request.config.getoption("--smoke") else 3
-
-    def run(row: str, column: str, setup: Callable[[], Any], function: Callable[[Any], Told]) -> None:
-        found: list[Told] = []
-        benchmark.group = row
-
-        def arguments() -> tuple[tuple[Any], dict[str, Any]]:
-            return (setup(),), {}
-
-        benchmark.pedantic(lambda argument: found.append(function(argument)), setup=arguments, rounds=rounds)
-        latencies = sorted(latency for told in found for latency in told.latencies)
-        groups = [told.group for told in found if told.group is not None]
-        benchmark.extra_info.update(
-            table="stores",
-            column=column,
-            events_a_second=statistics.median(told.events / told.seconds for told in found),
-            p50=latencies[len(latencies) // 2],
-            p99=latencies[len(latencies) * 99 // 100],
-            group=statistics.median(groups) if groups else None,
-        )
-
-    return run
 
 
 @pytest.fixture

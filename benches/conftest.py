@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import statistics
+import tempfile
+from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
+from benches.stores import Told
 from perdure.kernel import Kernel, load
 
 __all__: list[str] = []
@@ -76,3 +80,41 @@ def measure(benchmark: BenchmarkFixture, request: pytest.FixtureRequest) -> Meas
 def sizes_up_to(request: pytest.FixtureRequest) -> int:
     """The largest history, in events, that this session measures."""
     return 1_000 if request.config.getoption("--smoke") else 100_000
+
+
+Tell = Callable[[str, str, Callable[[], Any], Callable[[Any], Told]], None]
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="perdure-bench-") as made:
+        yield Path(made)
+
+
+@pytest.fixture
+def tell(benchmark: BenchmarkFixture, request: pytest.FixtureRequest) -> Tell:
+    """`tell(row, column, setup, function)`: a cell of the table of stores, over rounds that each begin anew.
+
+    `setup` gives the argument of `function`, which says what it did and how long that took."""
+    rounds = 1 if request.config.getoption("--smoke") else 3
+
+    def run(row: str, column: str, setup: Callable[[], Any], function: Callable[[Any], Told]) -> None:
+        found: list[Told] = []
+        benchmark.group = row
+
+        def arguments() -> tuple[tuple[Any], dict[str, Any]]:
+            return (setup(),), {}
+
+        benchmark.pedantic(lambda argument: found.append(function(argument)), setup=arguments, rounds=rounds)
+        latencies = sorted(latency for told in found for latency in told.latencies)
+        groups = [told.group for told in found if told.group is not None]
+        benchmark.extra_info.update(
+            table="stores",
+            column=column,
+            events_a_second=statistics.median(told.events / told.seconds for told in found),
+            p50=latencies[len(latencies) // 2],
+            p99=latencies[len(latencies) * 99 // 100],
+            group=statistics.median(groups) if groups else None,
+        )
+
+    return run

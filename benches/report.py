@@ -27,7 +27,7 @@ __all__ = ["main"]
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "RESULTS.md"
-SUITES = ("benches/bench_kernel.py", "benches/bench_drive.py", "benches/bench_stores.py")
+SUITES = ("benches/bench_kernel.py", "benches/bench_drive.py", "benches/bench_stores.py", "benches/bench_jsonl.py")
 ROUNDS = 3
 ENGINES = ("rust", "pure", "orjson")
 
