@@ -32,6 +32,12 @@ class AsyncWorkflow(Generic[P, R]):
     _names: Mapping[str, Any] = field(default_factory=dict, repr=False)
     _binding: Binding | None = field(default=None, init=False, repr=False)
 
+    def __post_init__(self) -> None:
+        try:
+            self._binding = workflow_binding(self.name, self.function, self._names)
+        except NameError:  # an annotation that is defined further down: looked up again when a run begins
+            self._binding = None
+
     def __call__(self, ctx: AsyncContext, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         return self.function(ctx, *args, **kwargs)
 
