@@ -40,13 +40,7 @@ __all__ = [
 
 P = ParamSpec("P")
 R = TypeVar("R")
-A = TypeVar("A")
-B = TypeVar("B")
-C = TypeVar("C")
 R_co = TypeVar("R_co", covariant=True)
-A_contra = TypeVar("A_contra", contravariant=True)
-B_contra = TypeVar("B_contra", contravariant=True)
-C_contra = TypeVar("C_contra", contravariant=True)
 
 WorkflowFunction = Callable[[WorkflowContext], RuntimeCommand]
 
@@ -128,6 +122,29 @@ class Workflow:
         return WorkflowSpec.python(self.name, self.version, build)
 
 
+class _Context0(Protocol[R_co]):
+    def __call__(self, *, step: StepContext) -> R_co: ...
+
+
+class _Context1(Protocol[R_co]):
+    def __call__(self, a: Any, /, *, step: StepContext) -> R_co: ...
+
+
+class _Context2(Protocol[R_co]):
+    def __call__(self, a: Any, b: Any, /, *, step: StepContext) -> R_co: ...
+
+
+class _Context3(Protocol[R_co]):
+    def __call__(self, a: Any, b: Any, c: Any, /, *, step: StepContext) -> R_co: ...
+
+
+class _Context4(Protocol[R_co]):
+    def __call__(self, a: Any, b: Any, c: Any, d: Any, /, *, step: StepContext) -> R_co: ...
+
+
+_Leading = Callable[Concatenate[StepContext, ...], R]
+
+
 class Flow:
     """Steps by name and workflows by name and version. One per application; register at import time."""
 
@@ -140,16 +157,20 @@ class Flow:
 
     # -- registration --------------------------------------------------------------------------------------------
 
-    # What calls a step leaves its `StepContext` out. A signature cannot be taken apart at its end, so type checkers are
-    # told by name: a parameter called `step` behind none to three others, which are then given by position.
+    # What calls a step leaves its `StepContext` out, which no signature can be typed to say. Of a step that takes one as its
+    # first parameter, or as `step` behind up to four others, type checkers know the result only.
     @overload
-    def step(self, function: _WithContext0[R], /) -> Step[[], R]: ...
+    def step(self, function: _Leading[R], /) -> Step[..., R]: ...
     @overload
-    def step(self, function: _WithContext1[A, R], /) -> Step[[A], R]: ...
+    def step(self, function: _Context0[R], /) -> Step[..., R]: ...
     @overload
-    def step(self, function: _WithContext2[A, B, R], /) -> Step[[A, B], R]: ...
+    def step(self, function: _Context1[R], /) -> Step[..., R]: ...
     @overload
-    def step(self, function: _WithContext3[A, B, C, R], /) -> Step[[A, B, C], R]: ...
+    def step(self, function: _Context2[R], /) -> Step[..., R]: ...
+    @overload
+    def step(self, function: _Context3[R], /) -> Step[..., R]: ...
+    @overload
+    def step(self, function: _Context4[R], /) -> Step[..., R]: ...
     @overload
     def step(self, function: Callable[P, R], /) -> Step[P, R]: ...
     @overload
@@ -359,33 +380,21 @@ class Flow:
         return step.function(*args, **named)
 
 
-class _WithContext0(Protocol[R_co]):
-    def __call__(self, *, step: StepContext) -> R_co: ...
-
-
-class _WithContext1(Protocol[A_contra, R_co]):
-    def __call__(self, a: A_contra, /, *, step: StepContext) -> R_co: ...
-
-
-class _WithContext2(Protocol[A_contra, B_contra, R_co]):
-    def __call__(self, a: A_contra, b: B_contra, /, *, step: StepContext) -> R_co: ...
-
-
-class _WithContext3(Protocol[A_contra, B_contra, C_contra, R_co]):
-    def __call__(self, a: A_contra, b: B_contra, c: C_contra, /, *, step: StepContext) -> R_co: ...
-
-
 class _StepDecorator(Protocol):
     """As the overloads of `Flow.step`."""
 
     @overload
-    def __call__(self, function: _WithContext0[R], /) -> Step[[], R]: ...
+    def __call__(self, function: _Leading[R], /) -> Step[..., R]: ...
     @overload
-    def __call__(self, function: _WithContext1[A, R], /) -> Step[[A], R]: ...
+    def __call__(self, function: _Context0[R], /) -> Step[..., R]: ...
     @overload
-    def __call__(self, function: _WithContext2[A, B, R], /) -> Step[[A, B], R]: ...
+    def __call__(self, function: _Context1[R], /) -> Step[..., R]: ...
     @overload
-    def __call__(self, function: _WithContext3[A, B, C, R], /) -> Step[[A, B, C], R]: ...
+    def __call__(self, function: _Context2[R], /) -> Step[..., R]: ...
+    @overload
+    def __call__(self, function: _Context3[R], /) -> Step[..., R]: ...
+    @overload
+    def __call__(self, function: _Context4[R], /) -> Step[..., R]: ...
     @overload
     def __call__(self, function: Callable[P, R], /) -> Step[P, R]: ...
     def __call__(self, function: Any, /) -> Any: ...

@@ -52,6 +52,11 @@ def transfer(source: str, target: str, step: StepContext) -> int:
 
 
 @flow.step
+def leading(step: StepContext, order: Order, note: str = "") -> Receipt:
+    return Receipt(order.id)
+
+
+@flow.step
 def count(*, step: StepContext) -> int:
     return step.attempt
 
@@ -81,6 +86,7 @@ async def steps(ctx: AsyncContext, order: Order) -> Receipt:
     assert_type(await ctx.step(transfer, "a", "b"), int)
     assert_type(await ctx.step(settle, receipt), Receipt)
     assert_type(await ctx.step(count), int)
+    assert_type(await ctx.step(leading, order, note="x"), Receipt)
     assert_type(await ctx.step(anything, order, step_of=3), Any)
     assert_type(await ctx.step(remote, order, limit=3), float)
     assert_type(await ctx.step(untyped), Any)

@@ -61,7 +61,7 @@ async def arguments(ctx: AsyncContext, order: int) -> int:
     await ctx.step(fetch, 1, True)  # refused
     await ctx.step(charge, "1")  # refused
     await ctx.step(charge)  # refused
-    await ctx.step(refund, "1")  # refused
+    wrong: int = await ctx.step(refund, 1)  # refused
     await ctx.step(load("a"))  # refused
     await ctx.step("load", "a")  # refused
     ctx.start(fetch, "1")  # refused
