@@ -33,6 +33,7 @@ from typing import ClassVar
 from perdure.difference import first_difference
 from perdure.transition_rules import RULES
 
+# fmt: off - one name a line would be a tenth of this file
 __all__ = [
     "CallFromLoopThread",
     "CallFromOwnStep",
@@ -84,6 +85,7 @@ __all__ = [
     "WorkflowRaised",
     "WorkflowStuck",
 ]
+# fmt: on
 
 
 class FlowError(Exception):
