@@ -12,6 +12,7 @@ from typing import Any, Final
 from perdure.errors import FlowError
 from perdure.instant import MAX_NS, format_instant
 from perdure.kernel import KernelName, load
+from perdure.retention import RunSelection
 from perdure.stores.base import After, Append, Claim, Committed, FlowEventStore, Lease, RunFilter, RunPage
 from perdure.testing._store_suite import StoreClock
 from perdure.testing._stories import SECOND, START, Draft, Story, child, hook, random_drafts, token_hash, wait
@@ -61,7 +62,7 @@ def answered(answer: object) -> object:
     if isinstance(answer, list | tuple) and not hasattr(answer, "_fields"):
         return [answered(item) for item in answer]
     if isinstance(answer, dict):
-        return sorted(answer.items())
+        return sorted((repr(key), repr(value)) for key, value in answer.items())
     return repr(answer)
 
 
@@ -117,6 +118,8 @@ class Trace:
             await self._commit(random.sample(self.open, random.randint(1, 4)))
         elif choice < 0.6 and self.stale:
             await self.compare([Call("commit", ([random.choice(self.stale)],))])
+        elif choice < 0.68:
+            await self.compare([self._of_retention(choice)])
         else:
             await self.compare([self._change(choice)])
         run_id = random.choice(list(self.stories))
@@ -154,20 +157,32 @@ class Trace:
         """A change of leases or holds."""
         random = self.random
         owner, run_id = random.choice(OWNERS), random.choice([*self.open, *self.stories, "missing"])
-        if choice < 0.7:
+        if choice < 0.74:
             return Call("claim", (owner, random.randint(0, 4)), {"ttl_ns": TTL, **self._known()})
-        if choice < 0.76:
+        if choice < 0.79:
             build = random.choice(("build-1", "build-2", "build-3"))
             return Call("claim_held", (owner, random.randint(1, 2)), {"build": build, "ttl_ns": TTL, **self._known()})
-        if choice < 0.84:
+        if choice < 0.86:
             pairs = [(run_id, random.randint(0, 9)) for run_id in (*self.open, "missing")]
             return Call("renew", (owner, pairs), {"ttl_ns": TTL})
-        if choice < 0.87:
+        if choice < 0.89:
             return Call("void", (owner,))
         if choice < 0.95:
             sequence = self._last_sequence(run_id) - random.choice((0, 0, 0, 1))
             return Call("set_hold", (run_id, random.choice(HOLDS)), {"expected_sequence": sequence})
         return Call("release_hold", (run_id,))
+
+    def _of_retention(self, choice: float) -> Call:
+        """A prune, or a hold that keeps a history from it."""
+        random = self.random
+        held = (random.choice([*self.stories, "missing"]), random.choice(("h1", "h2", " ")))
+        if choice < 0.63:
+            cutoff = self.clock.ns - random.choice((0, SECOND, 40 * SECOND))
+            options = {"batch": random.randint(1, 4), "dry_run": random.random() < 0.3}
+            return Call("prune", (cutoff, RunSelection(name=random.choice((None, None, "demo")))), options)
+        if choice < 0.66:
+            return Call("hold_history", (*held, random.choice(("why", "é", ""))))
+        return Call("release_history", held)
 
     def _last_sequence(self, run_id: str) -> int:
         return self.stories[run_id].run.last_sequence if run_id in self.stories else 1
@@ -286,6 +301,10 @@ def questions(run_ids: list[str], now: int, random: Random) -> Iterator[Call]:
         yield Call("find_active_hooks", (token_hash(token),))
     yield Call("run_ids")
     yield Call("summary")
+    yield Call("summary_by_build")
+    yield Call("history_holds", (random.choice((None, *run_ids)),), {"limit": random.randint(1, 3)})
+    yield Call("tombstone", (random.choice(run_ids),))
+    yield Call("runnable", (random.choice((now, now - SECOND)),), {"limit": random.randint(1, 4)})
     yield Call("last_sequences", (random.choices([*run_ids, "missing"], k=random.randint(0, 5)),))
     yield Call("next_claim", (), {"workflows": random.choice((None, [("demo", "1")], []))})
     builds = random.choice((None, [None], ["build-1", "build-2"], []))
