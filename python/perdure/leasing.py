@@ -30,6 +30,7 @@ from perdure.errors import (
 from perdure.instant import format_instant
 from perdure.kernel import Reads, Run
 from perdure.stores.base import FlowEventStore, Lease
+from perdure.stores.leases import microseconds, renewal_from
 
 if TYPE_CHECKING:
     from perdure.session import Session
@@ -101,9 +102,12 @@ class Leasing:
         return Lease(self.owner, self.ttl_ns, epoch=epoch, after="free")
 
     def renews(self, expires_ns: int, now: int) -> bool:
-        """Whether a commit at `now` renewed a lease that was known to expire then: less than half was left, by the store's
-        rule. Where that is a matter of moments it does not count."""
-        return expires_ns < now + self.ttl_ns // 2 - self.ttl_ns // _DOUBT
+        """Whether a commit at `now` renewed a lease that expired then: less than half was left, as the store judges it."""
+        return microseconds(expires_ns) < renewal_from(self.ttl_ns, now)
+
+    def latest_expiry(self) -> int:
+        """When a lease may expire that was renewed just now, where the answer did not say by which reading of the clock."""
+        return self.store.clock() + self.ttl_ns + self.ttl_ns // _DOUBT
 
     # -- holds -----------------------------------------------------------------------------------------------------
 

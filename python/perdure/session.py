@@ -150,7 +150,7 @@ class Session:
         self.size = 0  # bytes of history folded, for the cache
         self.epoch: int | None = None
         self.lease_until = 0.0  # on the loop's clock, counted from before the request that last claimed or renewed
-        self.claimed_until = 0.0  # the same, of the commit that claimed or renewed
+        self.claimed_until = 0.0  # the same, as known at the last commit under it
         self.expires_ns = 0  # the lease by the store's clock; never earlier than the store says
         self._shell = shell
         self._last_clock = 0
@@ -276,7 +276,9 @@ class Session:
         claimed = epoch is not None and epoch != self.epoch
         if claimed or (epoch is not None and now and leasing.renews(self.expires_ns, now)):
             self.lease_until = self.claimed_until = asked_at + leasing.ttl_seconds
-            self.expires_ns = (now or self._shell.store.clock()) + leasing.ttl_ns
+            self.expires_ns = now + leasing.ttl_ns if now else leasing.latest_expiry()
+        elif epoch is not None:  # it commits, and so may save the next renewal as well
+            self.claimed_until = self.lease_until
         self.epoch = epoch
         self.size += len(batch.lines)
         return Accepted(batch, epoch is not None)
@@ -490,7 +492,7 @@ class Session:
                 self.active.wake()
             return
         self.lease_until = asked_at + self._shell.leasing.ttl_seconds
-        self.expires_ns = self._shell.store.clock() + self._shell.leasing.ttl_ns
+        self.expires_ns = self._shell.leasing.latest_expiry()
         self.noticed(answer[1])
 
     def noticed(self, last_sequence: int) -> None:

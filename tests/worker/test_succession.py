@@ -1,0 +1,248 @@
+"""Leases of workers: kept while the event loop stands still, ended at once when a process dies, lost by one that was paused
+(R2, R45)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+import pytest
+from scenarios.kit import Clock, story
+
+import perdure
+from perdure import Flow, FlowEngine, FlowWorker, RuntimeCommand, StepContext, WorkflowContext
+from perdure.stores import MemoryEventStore, PostgresEventStore
+from perdure.stores.base import FlowEventStore
+from perdure.testing.virtual_time import VirtualTimeLoop, run
+from worker.kit import CountingStore, until, working
+
+TTL = timedelta(milliseconds=900)
+
+
+# -- renewals ------------------------------------------------------------------------------------------------------------------
+
+
+def blocking(seconds: float, begun: Event) -> Flow:
+    """An inline step that stops the event loop for so long."""
+    flow = Flow()
+
+    @flow.step(inline=True)
+    def block() -> None:
+        assert not begun.is_set(), "it runs once"
+        begun.set()
+        time.sleep(seconds)
+
+    @flow.workflow("flow")
+    def workflow(ctx: WorkflowContext) -> RuntimeCommand:
+        return ctx.complete() if ctx.step_completed("s") else ctx.schedule_step("s", block)
+
+    return flow
+
+
+@contextmanager
+def rival(store: FlowEventStore, begun: Event, found: list[object]) -> Iterator[None]:
+    """Another process, as far as leases go: a thread that tries to claim all the time once the step has begun."""
+    over = Event()
+
+    async def claim() -> None:
+        begun.wait()
+        own = store.elsewhere()
+        while not over.wait(0.03):
+            found.extend(await (own or store).claim("rival", 9, ttl_ns=10**9))
+        if own is not None:
+            await own.close()
+
+    thread = Thread(target=lambda: asyncio.run(claim()), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+async def test_a_blocked_event_loop_loses_no_lease(store: FlowEventStore) -> None:
+    """The step blocks for three times the TTL; nobody else gets the run meanwhile."""
+    begun, stolen = Event(), list[object]()
+    async with FlowEngine(blocking(2.7, begun), store, lease_ttl=TTL) as engine:
+        await engine.submit("flow", run_id="r")
+        with rival(store, begun, stolen):
+            await FlowWorker(engine).run_until_idle()
+        assert stolen == []
+        assert (await engine.snapshot("r")).status == "completed"
+        assert (await store.lease("r")).epoch == 1
+
+
+async def test_one_statement_renews_all_runs() -> None:
+    counting: Any = CountingStore(MemoryEventStore())
+    flow = Flow()
+
+    @flow.step
+    async def step() -> None:
+        await asyncio.sleep(1)
+
+    @flow.workflow("flow")
+    def workflow(ctx: WorkflowContext) -> RuntimeCommand:
+        return ctx.complete() if ctx.step_completed("s") else ctx.schedule_step("s", step)
+
+    async with FlowEngine(flow, counting, lease_ttl=timedelta(milliseconds=600)) as engine:
+        for _ in range(30):
+            await engine.submit("flow")
+        began = time.monotonic()
+        await FlowWorker(engine, claim_batch=30).run_until_idle()
+        thirds = (time.monotonic() - began) / 0.2
+        assert 1 <= counting.calls["renew"] <= thirds, "however many runs there are"
+        assert (await counting.summary()).completed_runs == 30
+
+
+def test_commits_that_renew_save_the_renewals() -> None:
+    """A run of short steps is mostly renewed by its own commits (counts of sql-sketch.md): of the eighteen renewals that three
+    minutes of a single step take, few are left."""
+
+    async def main(loop: VirtualTimeLoop) -> None:
+        counting: Any = CountingStore(MemoryEventStore(loop.clock_ns))
+        flow = Flow()
+
+        @flow.step
+        async def step() -> None:
+            await asyncio.sleep(3)
+
+        @flow.workflow("flow")
+        def workflow(ctx: WorkflowContext) -> RuntimeCommand:
+            done = [n for n in range(60) if ctx.step_completed(f"s{n}")]
+            return ctx.complete() if len(done) == 60 else ctx.schedule_step(f"s{len(done)}", step)
+
+        async with FlowEngine(flow, counting) as engine:
+            assert (await engine.run("flow")).status == "completed"
+        assert counting.calls["renew"] <= 4
+        assert counting.calls["commit"] == 61
+
+    run(main, Clock().ns)
+
+
+# -- real processes --------------------------------------------------------------------------------------------------------------
+
+MODULE = """
+import time, sys
+from pathlib import Path
+from perdure import Flow, RuntimeCommand, StepContext, WorkflowContext
+
+flow = Flow()
+
+@flow.step
+def slow(context: StepContext) -> str:
+    print("working", flush=True)
+    while not Path("go").exists():
+        time.sleep(0.01)
+    return "by the child"
+
+@flow.workflow("flow")
+def workflow(ctx: WorkflowContext) -> RuntimeCommand:
+    return ctx.complete(ctx.step_output("s")) if ctx.step_completed("s") else ctx.schedule_step("s", slow)
+"""
+
+
+def quick(ran: list[str]) -> Flow:
+    """The same workflow; its step takes no time."""
+    flow = Flow()
+
+    @flow.step
+    async def slow(context: StepContext) -> str:
+        ran.append(context.step_id)
+        return "by the successor"
+
+    @flow.workflow("flow")
+    def workflow(ctx: WorkflowContext) -> RuntimeCommand:
+        return ctx.complete(ctx.step_output("s")) if ctx.step_completed("s") else ctx.schedule_step("s", slow)
+
+    return flow
+
+
+def address_of(store: FlowEventStore) -> str:
+    if isinstance(store, PostgresEventStore):
+        return f"{store._database.address}?schema={store._database.schema.replace(' ', '%20')}"
+    return str(getattr(store, "_file").path)  # noqa: B009 - the protocol does not have it
+
+
+@contextmanager
+def child(store: FlowEventStore, folder: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
+    """`perdure worker` in a process of its own, in the middle of its first step."""
+    (folder / "shop.py").write_text(MODULE)
+    environment = os.environ | {"PYTHONPATH": str(Path(perdure.__file__).parents[1])}
+    command = [sys.executable, "-m", "perdure", "worker", "shop:flow", "--store", address_of(store), *options]
+    with (
+        (folder / "log").open("w") as log,
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment, cwd=folder
+        ) as process,
+    ):
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "working\n", (folder / "log").read_text()
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("reaped", [True, False])
+async def test_the_runs_of_a_killed_process_are_carried_on_at_once(
+    store: FlowEventStore, tmp_path: Path, reaped: bool
+) -> None:
+    """Its lease would have lived for an hour; an idle worker hears of the death from the system, also before somebody has
+    asked for the dead one's status."""
+    if isinstance(store, MemoryEventStore):
+        return  # no second process
+    ran: list[str] = []
+    async with FlowEngine(quick(ran), store) as engine:
+        await engine.submit("flow", run_id="r")
+        with child(store, tmp_path, "--lease-ttl", "3600") as process:
+            async with working(engine):
+                await asyncio.sleep(0.2)
+                assert (ran, (await store.lease("r")).epoch) == ([], 1)
+                process.kill()
+                if reaped:
+                    process.wait()
+                await until(lambda: _is_over(engine))
+        assert ran == ["s"]
+        assert (await engine.snapshot("r")).steps["s"].attempt == 1
+        assert (await store.lease("r")).epoch == 2
+
+
+async def _is_over(engine: FlowEngine) -> bool:
+    return (await engine.snapshot("r")).terminal
+
+
+async def test_a_paused_worker_is_succeeded_and_its_commit_refused(store: FlowEventStore, tmp_path: Path) -> None:
+    """SIGSTOP beyond the lease, then SIGCONT: the run is another's, and what the paused one brings is dropped."""
+    if isinstance(store, MemoryEventStore):
+        return  # no second process
+    ran: list[str] = []
+    async with FlowEngine(quick(ran), store) as engine:
+        await engine.submit("flow", run_id="r")
+        with child(store, tmp_path, "--lease-ttl", "1") as process:
+            process.send_signal(signal.SIGSTOP)
+            async with working(engine):
+                await until(lambda: _is_over(engine))
+            (tmp_path / "go").touch()
+            process.send_signal(signal.SIGCONT)
+            await until(lambda: _logged(tmp_path, "run r went to another worker"))
+            process.send_signal(signal.SIGTERM)
+            assert await asyncio.to_thread(process.wait) == 0
+        assert (await engine.snapshot("r")).output == "by the successor"
+        assert story(await engine.history("r")) == [
+            *("run_created", "run_started", "step_created s", "step_started s 1", "step_completed s", "run_completed")
+        ]
+
+
+async def _logged(folder: Path, text: str) -> bool:
+    return text in (folder / "log").read_text()
