@@ -15,7 +15,7 @@ from perdure.kernel import KernelName, load
 from perdure.retention import RunSelection
 from perdure.stores.base import After, Append, Claim, Committed, FlowEventStore, Lease, RunFilter, RunPage
 from perdure.testing._store_suite import StoreClock
-from perdure.testing._stories import SECOND, START, Draft, Story, child, hook, random_drafts, token_hash, wait
+from perdure.testing._stories import SECOND, START, Draft, Story, child, created, hook, random_drafts, token_hash, wait
 
 __all__ = ["Call", "Trace", "Traced", "answered", "questions"]
 
@@ -117,7 +117,11 @@ class Trace:
         elif choice < 0.55:
             await self._commit(random.sample(self.open, random.randint(1, 4)))
         elif choice < 0.6 and self.stale:
-            await self.compare([Call("commit", ([random.choice(self.stale)],))])
+            again = [
+                random.choice(self.stale),
+                Append(Story(self._kernel, random.choice(list(self.stories))).batch(created())),
+            ]
+            await self.compare(Call("commit", ([append],)) for append in again)
         elif choice < 0.68:
             await self.compare([self._of_retention(choice)])
         else:
@@ -246,11 +250,14 @@ class Trace:
         random = self.random
         if random.random() < 0.2:
             return None
-        epoch = (await self.oracle.lease(story.run_id)).epoch if story.run.last_sequence else 0
+        owner, epoch = random.choice(OWNERS), random.choice((None, None, None, 0, 1))
+        if story.run.last_sequence and random.random() < 0.5:
+            state = await self.oracle.lease(story.run_id)  # most drives hold what they say
+            owner, epoch = state.owner or owner, None if state.owner is None else state.epoch
         return Lease(
-            random.choice(OWNERS),
+            owner,
             TTL + random.choice((0, 1, 999)),
-            epoch=random.choice((None, None, epoch, epoch, epoch - 1)),
+            epoch=epoch,
             claim=random.choice(CLAIMS),
             unless_leased=random.random() < 0.1,
             after=random.choice(AFTERS),
