@@ -20,6 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from benches.bench_postgres import BARE, BARE_BATCH, STORE
 from benches.bench_stores import AT_ONCE, SERIAL
 from benches.stores import BATCH
 
@@ -27,7 +28,7 @@ __all__ = ["main"]
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "RESULTS.md"
-SUITES = ("benches/bench_kernel.py", "benches/bench_drive.py", "benches/bench_stores.py", "benches/bench_jsonl.py")
+SUITES = tuple(f"benches/bench_{name}.py" for name in ("kernel", "drive", "stores", "postgres", "jsonl"))
 ROUNDS = 3
 ENGINES = ("rust", "pure", "orjson")
 
@@ -38,6 +39,8 @@ GATE_LINEAR = 2.0
 STORE_GATES = (
     (SERIAL, "SQLite FULL", SERIAL, "bare SQLite FULL", 0.8),
     (AT_ONCE, "SQLite FULL", AT_ONCE, f"bare SQLite FULL, {BATCH} rows", 0.5),
+    (SERIAL, STORE, SERIAL, BARE, 0.8),
+    (AT_ONCE, STORE, AT_ONCE, BARE_BATCH, 0.4),
 )
 """A store's events a second, in a row and column, are at least this much of a floor's."""
 

@@ -102,13 +102,17 @@ async def commits(store: FlowEventStore, runs: Histories) -> Told:
             latencies.append(time.perf_counter() - began)
             assert type(answer) is Committed, answer
 
-    group = getattr(store, "_group", None)
-    groups = getattr(group, "groups", 0)
+    groups = _groups(store)
     start = time.perf_counter()
     await asyncio.gather(*(one(batches) for batches in runs))
     seconds = time.perf_counter() - start
-    groups = getattr(group, "groups", 0) - groups
+    groups = _groups(store) - groups
     return Told(len(latencies), seconds, latencies, len(latencies) / groups if groups else None)
+
+
+def _groups(store: FlowEventStore) -> int:
+    """Transactions of the committers that a store has, where they count them."""
+    return sum(getattr(getattr(store, name, None), "groups", 0) for name in ("_group", "_steps"))
 
 
 async def reads(store: FlowEventStore, batches: Sequence[Batch], times: int) -> Told:

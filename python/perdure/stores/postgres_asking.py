@@ -26,6 +26,7 @@ from perdure.stores.postgres_pool import PostgresPool, is_stale
 __all__ = ["Ask", "PostgresAsking", "Row"]
 
 Row = tuple[Any, ...]
+Cursor = psycopg.AsyncCursor[Row]
 Ask = Callable[..., Awaitable[list[Row]]]
 T = TypeVar("T")
 
@@ -60,7 +61,7 @@ class PostgresAsking:
         self._pool: PostgresPool | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._opening = asyncio.Lock()
-        self._writer: Connection | None = None
+        self._kept: Cursor | None = None
         self._keeping = AsyncExitStack()  # what gives it back
         self._ending: set[asyncio.Task[None]] = set()  # connections that did not answer
         self._closed = False
@@ -106,7 +107,19 @@ class PostgresAsking:
 
     async def change_on_kept(self, statement: str, *values: object) -> list[Row]:
         """As `change`, on a connection that is kept for such calls, of which there is one at a time."""
-        return await self._changed(self._kept, lambda connection: self._ask(connection, statement, values))
+        kept = self._kept
+        if kept is not None and not is_stale(kept.connection):
+            # Most commits pass here: a cursor that is used again knows its types and statements.
+            try:
+                return await self._ask_by(kept, statement, values)
+            except psycopg.Error as error:
+                if is_lost(error):
+                    await kept.connection.close()
+                    raise self._database.unknown("the connection was lost") from None
+                # Nothing was written: once more, with all that is done about errors.
+            finally:
+                self._on_change()
+        return await self._changed(self._keep, lambda connection: self._ask(connection, statement, values))
 
     async def transact(self, work: Callable[[Connection, Ask], Awaitable[T]]) -> T:
         """Runs `work` in one transaction, again after contention, so `work` keeps nothing from one try to the next. Raises as
@@ -170,12 +183,15 @@ class PostgresAsking:
         return True
 
     async def _ask(self, connection: Connection, statement: str, values: tuple[object, ...]) -> list[Row]:
+        return await self._ask_by(connection.cursor(binary=True), statement, values)
+
+    async def _ask_by(self, cursor: Cursor, statement: str, values: tuple[object, ...]) -> list[Row]:
         """Raises what psycopg raises, with a server that does not answer in time among what is lost."""
         loop = asyncio.get_running_loop()
         # A time-out would cancel the call, and the driver then tries for seconds to reach the server that does not answer.
-        timer = loop.call_later(self._answer_seconds, self._give_up, connection)
+        timer = loop.call_later(self._answer_seconds, self._give_up, cursor.connection)
         try:
-            cursor = await connection.execute(self._database.sql(statement), values, binary=True)
+            await cursor.execute(self._database.sql(statement), values)
             return await cursor.fetchall() if cursor.description else []
         except psycopg.OperationalError:
             if loop.time() < timer.when():
@@ -190,11 +206,11 @@ class PostgresAsking:
         task.add_done_callback(self._ending.discard)
 
     @asynccontextmanager
-    async def _kept(self, pool: PostgresPool) -> AsyncIterator[Connection]:
-        if self._writer is None or is_stale(self._writer):
+    async def _keep(self, pool: PostgresPool) -> AsyncIterator[Connection]:
+        if self._kept is None or is_stale(self._kept.connection):
             await self._keeping.aclose()
-            self._writer = await self._keeping.enter_async_context(pool.lend())
-        yield self._writer
+            self._kept = (await self._keeping.enter_async_context(pool.lend())).cursor(binary=True)
+        yield self._kept.connection
 
 
 async def _hang_up(connection: Connection, wait_seconds: float) -> None:

@@ -42,6 +42,7 @@ class AsyncGroupCommitter(Generic[Answer]):
         self._idle = asyncio.Event()  # nobody writes, and nothing is queued
         self._idle.set()
         self._closed = False
+        self.groups = 0  # that were written
 
     async def commit(self, appends: Sequence[Append]) -> list[Answer]:
         """Writes `appends`, or queues them while somebody writes, and waits for their answers, in order. Raises what `write`
@@ -61,6 +62,7 @@ class AsyncGroupCommitter(Generic[Answer]):
             return await call.future
         # Nobody writes: a lone call goes out at once, without the detour over a task.
         self._idle.clear()
+        self.groups += 1
         try:
             return await self._write(appends)
         finally:
@@ -113,6 +115,7 @@ class AsyncGroupCommitter(Generic[Answer]):
         return group
 
     async def _answer(self, group: list[_Call[Answer]]) -> None:
+        self.groups += 1
         try:
             answers = iter(await self._write([append for call in group for append in call.appends]))
         except (StoreUnavailable, OutcomeUnknown) as error:

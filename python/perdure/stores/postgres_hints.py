@@ -45,6 +45,7 @@ class PostgresHints:
         self._own = 0  # of own changes
         self._listening = False
         self._stirred = asyncio.Event()
+        self._waiting = 0
         self._noted = (
             -1,
             -1,
@@ -96,16 +97,20 @@ class PostgresHints:
                 until = min(until, at + _POLL_SECONDS)
             if until <= now:
                 return
+            self._waiting += 1
             try:
                 async with asyncio.timeout(until - now):
                     await self._stirred.wait()
             except TimeoutError:
                 continue
+            finally:
+                self._waiting -= 1
 
     def _stir(self) -> None:
         # Everybody who waits now wakes, and looks for itself whether it was meant.
-        self._stirred.set()
-        self._stirred = asyncio.Event()
+        if self._waiting:
+            self._stirred.set()
+            self._stirred = asyncio.Event()
 
     # listening -----------------------------------------------------------------------------------------------
 
