@@ -203,10 +203,23 @@ class Trace:
     # a batch -------------------------------------------------------------------------------------------------------
 
     async def _append(self, run_id: str) -> Append | None:
-        story, drafts = self.stories[run_id], self._drafts(run_id)
+        story = self.stories[run_id]
+        if story.run.last_sequence and not story.run.terminal and self.random.random() < 0.3:
+            return await self._moved_on(story)
+        drafts = self._drafts(run_id)
         if not drafts and not story.run.last_sequence and self.random.random() < 0.7:
             return None
         return Append(story.batch(*drafts), await self._lease(story))
+
+    async def _moved_on(self, story: Story) -> Append:
+        """What most commits are: steps that begin and end under a lease that is kept. Stores have a short way for it."""
+        random, number = self.random, story.run.last_sequence
+        state = await self.oracle.lease(story.run_id)
+        owner, epoch = state.owner or random.choice(OWNERS), random.choice((state.epoch, state.epoch, state.epoch + 1))
+        step = {"step_id": f"s{number}", "step_name": "s", "input": "é", "retry": {"max_attempts": 1, "delay_ms": 0}}
+        drafts = [{"type": "step_created", **step}, {"type": "step_started", "step_id": f"s{number}", "attempt": 1}]
+        batch = story.batch(*drafts[: random.randint(1, 2)])
+        return Append(batch, Lease(owner, TTL, epoch=epoch, accepted=random.random() < 0.5))
 
     def _drafts(self, run_id: str) -> list[Draft]:
         story, random = self.stories[run_id], self.random
