@@ -34,7 +34,7 @@ endif
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-rust test-python simulate kill-loop bench bench-smoke wheel fuzz kernel clean
+.PHONY: help demo test test-rust test-python simulate traces kill-loop bench bench-smoke wheel fuzz kernel clean
 .PHONY: check check-format check-lint check-layers check-types check-stubs check-examples check-clippy
 
 help: ## This list
@@ -68,6 +68,11 @@ SECONDS ?= 60
 RUNS ?= 1000
 kill-loop: $(KERNEL) $(TOOLS) ## Workers killed all the time: make kill-loop STORE=sqlite|postgres SECONDS=60 [RUNS=1000]
 	@PYTHONPATH=tests $(PY) -m worker.kill_loop --store $(STORE) --seconds $(SECONDS) --runs $(RUNS)
+
+TRACES ?= 100
+traces: $(KERNEL) $(TOOLS) ## Random traces through all four stores, no difference allowed: make traces TRACES=100
+	@echo "==> $(TRACES) traces of store calls and $(TRACES) of engine calls"
+	@TRACES=$(TRACES) $(PY) -m pytest --quiet --timeout=0 tests/stores/test_trace.py
 
 # Cheap ones first; `make -k check` goes on after a failure and shows them all.
 check: check-format check-lint check-layers check-types check-stubs check-examples check-clippy ## Formatting, lints, types, stubs and layers; changes nothing
