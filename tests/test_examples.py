@@ -125,3 +125,10 @@ def test_each_example_is_tested_and_says_how_to_run_it() -> None:
     assert [name for name in names() if name not in tested | {"order"}] == []  # `order` has its own beside the demo's
     for name in names():
         assert f"python examples/{name}.py [FILE]" in (EXAMPLES / f"{name}.py").read_text("utf-8")
+
+
+def test_scheduler_worker() -> None:
+    assert run("scheduler_worker") == [
+        *(f"tea-{number}: cup {number} of tea: good" for number in (1, 2, 3)),
+        "set aside: hook_conflict: hook 'verdict' of run 'tea-3' was already received with another payload",
+    ]
