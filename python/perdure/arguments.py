@@ -22,6 +22,7 @@ from perdure.payload import decode_as, decoder, encode, refusal
 __all__ = ["Binding", "place", "store_untyped", "underlying", "workflow_binding"]
 
 ARGS_KEY: Final = "$args"
+ARGS_KEY_BYTES: Final = ARGS_KEY.encode()
 _ODD: Final = "**"
 """Beside the names: arguments of `**kwargs` that are called like another parameter, in an object of their own."""
 _ARGS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -59,6 +60,7 @@ class Binding:
         given = [p for p in self._signature.parameters.values() if p.name not in self._filled]
         self._data = self._signature.replace(parameters=given)
         self._first = next((p for p in given if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)), None)
+        self._one_suffices = _alone(given)
 
     def _check(self, name: str, kind: Any) -> None:
         if kind is Any:
@@ -86,6 +88,10 @@ class Binding:
     def store(self, args: tuple[Any, ...], named: Mapping[str, Any]) -> bytes:
         """The arguments of one call as JSON. Raises `TypeError` as Python's own call would, and
         `Serialization("payload")` naming parameter and path for a value that JSON cannot hold exactly."""
+        if self._one_suffices and len(args) == 1 and not named:  # by far the most calls: without a signature's bind
+            raw = self._encode(self._one_suffices, args[0])
+            if raw != b"null" and ARGS_KEY_BYTES not in raw:
+                return raw
         try:
             given = self._data.bind(*args, **named).arguments
         except TypeError as error:
@@ -125,7 +131,7 @@ class Binding:
         """Whether this value, stored as it is, would be read as something else: as several arguments, or as none."""
         if raw == b"null":
             return first.default is not _ABSENT and first.default is not None
-        return ARGS_KEY.encode() in raw and _several(raw) is not None
+        return ARGS_KEY_BYTES in raw and _several(raw) is not None
 
     # -- in ------------------------------------------------------------------------------------------------------
 
@@ -155,7 +161,7 @@ class Binding:
 
     def _given(self, raw: bytes) -> dict[str, bytes]:
         """The stored input, cut into parameters."""
-        if ARGS_KEY.encode() in raw and (several := _several(raw)) is not None:
+        if ARGS_KEY_BYTES in raw and (several := _several(raw)) is not None:
             return several
         first = self._first
         if raw.strip() == b"null" and (first is None or first.default is not _ABSENT):
@@ -181,6 +187,14 @@ class Binding:
 
     def _refused(self, name: str, error: Serialization) -> Serialization:
         return Serialization("payload", detail=f"parameter {name!r} of {self._what}: {error.detail}")
+
+
+def _alone(given: list[inspect.Parameter]) -> str | None:
+    """The name of the first parameter, if a call may give it alone and by position."""
+    if not given or given[0].kind not in (given[0].POSITIONAL_ONLY, given[0].POSITIONAL_OR_KEYWORD):
+        return None
+    needed = [p for p in given[1:] if p.default is _ABSENT and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    return None if needed else given[0].name
 
 
 def workflow_binding(name: str, function: Callable[..., Any], names: Mapping[str, Any]) -> Binding:
@@ -223,7 +237,7 @@ def store_untyped(args: tuple[Any, ...], named: Mapping[str, Any]) -> bytes:
         raise TypeError("a step known only by name takes one argument, or several by keyword")
     if args:
         raw = encode(args[0])
-        if ARGS_KEY.encode() in raw and _several(raw) is not None:
+        if ARGS_KEY_BYTES in raw and _several(raw) is not None:
             raise TypeError(f"a step known only by name cannot be given an object whose one key is {ARGS_KEY!r}")
         return raw
     return _args_json({name: encode(value) for name, value in named.items()}) if named else b"null"

@@ -8,11 +8,14 @@ from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from functools import update_wrapper
+from functools import cached_property, update_wrapper
 from typing import Any, Generic, Literal, ParamSpec, TypeVar, cast
+
+import msgspec
 
 from perdure.arguments import Binding, place, store_untyped, underlying
 from perdure.errors import StepCancelled, StepNotRegistered
+from perdure.payload import decode_as, decoder
 from perdure.policy import RetryPolicy
 from perdure.wire import whole_ms
 
@@ -111,13 +114,30 @@ class Step(Generic[P, R_co]):
         if timeout is not None and self.plan.mode == "inline":
             raise ValueError(f"step {self.name!r} runs inline and cannot have a timeout (R54)")
         other = copy(self)
+        other.__dict__.pop("async_retry", None)
         other.given_id = self.given_id if id is None else id
         other.limit_ms = self.limit_ms if timeout is None else whole_ms("timeout", timeout, 1)
         if retry is not None:
             other.plan = replace(self.plan, retry=retry)
         return other
 
-    @property
+    @cached_property
+    def decode(self) -> Callable[[bytes], Any]:
+        """Reads a stored output as the type it is annotated to return. Raises `Serialization("payload")`."""
+        kind = self.binding.returns
+        quick = decoder(kind).decode
+
+        def decode(raw: bytes) -> Any:
+            if len(raw) < _SHORT and raw[:1] != b"-":
+                try:
+                    return quick(raw)
+                except (msgspec.MsgspecError, UnicodeDecodeError):
+                    pass  # it is said below what is wrong with it
+            return decode_as(raw, kind)
+
+        return decode
+
+    @cached_property
     def async_retry(self) -> bytes:
         """Its policy as an async workflow stores it: a failure goes to the workflow unless the policy says otherwise
         (R11)."""
@@ -164,6 +184,7 @@ def _elsewhere(*args: Any, **named: Any) -> Any:
     raise StepNotRegistered("of another process")
 
 
+_SHORT = 8  # fewer bytes hold no number and no time that a type could round
 _DEFAULT_RETRY = RetryPolicy(on_exhausted="continue_workflow").to_json()
 
 

@@ -90,11 +90,6 @@ class Chain:
         self.groups += 1
         return f"{self.path}{self.groups}."
 
-    def number(self, name: str) -> str:
-        """The name, and from its second use in this chain on its number."""
-        self.names[name] = count = self.names.get(name, 0) + 1
-        return name if count == 1 else f"{name}#{count}"
-
     # -- waking --------------------------------------------------------------------------------------------------
 
     def wake(self, handle: object = None) -> None:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from perdure.coroutine.places import tell
+
 if TYPE_CHECKING:
     from perdure.coroutine.chain import Chain
     from perdure.coroutine.replay import Replay
@@ -27,7 +29,11 @@ def close_chains(chains: Iterable[Chain], run_id: str) -> None:
         chain.done = True
         if not _closes(chain.coroutine.close, partial(_has_ended, chain.coroutine)):
             SURVIVORS.append(chain.coroutine)
-            _log.warning("a coroutine of run %s ignores being closed, at %s; it is kept", run_id, chain.place)
+            _log.warning(
+                "a coroutine of run %s ignores being closed, at %s; it is kept",
+                run_id,
+                chain.place and tell(chain.place),
+            )
 
 
 def _closes(close: Callable[[], object], ended: Callable[[], bool]) -> bool:

@@ -15,7 +15,8 @@ from perdure.commands import LinkChildOperation, RecordProgress
 from perdure.coroutine.groups import AsCompleted, Gather, Race
 from perdure.coroutine.handles import Handle, HookHandle, StepHandle, WaitHandle, WorkHandle
 from perdure.coroutine.places import place_of
-from perdure.coroutine.scopes import Cleanup, Limited, Scope, Timeout
+from perdure.coroutine.scope import Scope
+from perdure.coroutine.scopes import Cleanup, Limited, Timeout
 from perdure.instant import Instant
 from perdure.model import HookMetadata
 from perdure.payload import decode, encode
@@ -124,10 +125,11 @@ class AsyncContext:
         if not isinstance(step, Step):
             hint = "; write ctx.step(charge, order), without calling it" if hasattr(step, "__await__") else ""
             raise TypeError(f"ctx.step takes a step decorated with @flow.step, not {type(step).__name__}{hint}")
-        replay = self._replay
-        place = place_of(sys._getframe(1))
-        handle: StepHandle[Any] = StepHandle(replay, place, step, step.binding.store(args, kwargs))
-        replay.unopened(handle)
+        frame = sys._getframe(1)
+        handle: StepHandle[Any] = StepHandle(
+            self._replay, (frame.f_code, frame.f_lasti), step, step.binding.store(args, kwargs)
+        )
+        self._replay.idle[handle] = None
         return handle
 
     @overload
@@ -254,7 +256,7 @@ class AsyncContext:
 
         def _sleep(self, handle: WaitHandle) -> WaitHandle:
             handle.closes_when_lost = True
-            self._replay.unopened(handle)
+            self._replay.idle[handle] = None
             return handle
 
     def as_completed(self, *handles: Handle[T]) -> AsCompleted[T]:

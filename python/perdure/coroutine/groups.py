@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from perdure.coroutine.chain import WAITING, Chain, Rank, Signal
 from perdure.coroutine.handles import ChainHandle, Handle, StepHandle, WaitHandle
-from perdure.coroutine.places import Place, place_of
+from perdure.coroutine.places import Place, place_of, tell
 from perdure.coroutine.signals import BranchCancelled, WorkflowCancelled, is_bug
 
 if TYPE_CHECKING:
@@ -23,11 +23,11 @@ T = TypeVar("T")
 _ENDING = (BranchCancelled, WorkflowCancelled)
 
 
-class Group(Awaitable[T], Generic[T]):
+class Group(Generic[T]):
     """What `gather` and `race` share: members are opened when the group is awaited, chains are waited for."""
 
     def __init__(self, replay: Replay, members: Iterable[Any], place: Place) -> None:
-        self._replay, self._members, self._place = replay, tuple(members), place
+        self._replay, self._members, self.place = replay, tuple(members), place
         self._begun = False
         self._finished = False
         self._parent: Chain | None = None
@@ -36,9 +36,9 @@ class Group(Awaitable[T], Generic[T]):
         self._open: dict[Handle[Any], None] = {}
         self._signal: Signal | None = None
         self._error: BaseException | None = None
-        self._serial = replay.unopened_group(self._name, place)
+        replay.idle[self] = None
 
-    _name = "group"
+    called = "group"
 
     def __await__(self) -> Generator[Any, Any, T]:
         replay = self._replay
@@ -46,9 +46,9 @@ class Group(Awaitable[T], Generic[T]):
             close_unstarted(self._members)
             yield from replay.refuse()
         if self._begun:
-            raise RuntimeError(f"the {self._name} made at {self._place} is awaited a second time")
+            raise RuntimeError(f"the {self.called} made at {tell(self.place)} is awaited a second time")
         self._begun = True
-        replay.awaited(self._serial)
+        replay.idle.pop(self, None)
         try:
             chain = replay.enter(place_of(sys._getframe(1)))
         except BaseException:
@@ -62,7 +62,7 @@ class Group(Awaitable[T], Generic[T]):
 
     def describe(self) -> str:
         rest = ", ".join(handle.describe() for handle in self._open)
-        return f"{self._name} of {rest or 'nothing open'}"
+        return f"{self.called} of {rest or 'nothing open'}"
 
     # -- the members ---------------------------------------------------------------------------------------------
 
@@ -70,7 +70,7 @@ class Group(Awaitable[T], Generic[T]):
         self._parent, self._shields = chain, tuple(chain.shields)
         path = chain.next_group()
         for number, member in enumerate(self._members, 1):
-            self._handles.append(self._replay.handle_of(member, chain, f"{path}{number}/", self._place))
+            self._handles.append(self._replay.handle_of(member, chain, f"{path}{number}/", self.place))
         self._members = ()
         for handle in self._handles:
             handle.seen = True
@@ -159,13 +159,13 @@ class Group(Awaitable[T], Generic[T]):
         reason = self._error if self._signal is None else self._signal.error
         if reason is not None:
             reason.add_note(text)
-        self._replay.warn(text, self._place)
+        self._replay.warn(text, self.place)
 
 
 class Gather(Group[T]):
     """All members; ends at the first failure, when all its work has ended."""
 
-    _name = "gather"
+    called = "gather"
 
     def __init__(self, replay: Replay, members: Iterable[Any], place: Place, return_exceptions: bool) -> None:
         super().__init__(replay, members, place)
@@ -197,12 +197,12 @@ class Gather(Group[T]):
 class Race(Group[T]):
     """The first member to resolve, as its handle."""
 
-    _name = "race"
+    called = "race"
 
     def __init__(self, replay: Replay, members: Iterable[Any], place: Place) -> None:
         super().__init__(replay, members, place)
         if not self._members:
-            replay.awaited(self._serial)
+            replay.idle.pop(self, None)
             raise ValueError("race() needs at least one member")
         self._winner: Handle[Any] | None = None
         self._given = [member for member in self._members if isinstance(member, WaitHandle) and not member.opened]
@@ -230,7 +230,7 @@ class AsCompleted(AsyncIterator[Handle[T]], Generic[T]):
     """Handles in the order in which they resolve."""
 
     def __init__(self, replay: Replay, handles: Iterable[Handle[T]], place: Place) -> None:
-        self._replay, self._place = replay, place
+        self._replay, self.place = replay, place
         self._handles = list(dict.fromkeys(handles))
         self._left = len(self._handles)
         self._ready: deque[Handle[T]] = deque(sorted((h for h in self._handles if h.done()), key=lambda h: h.order))

@@ -7,14 +7,15 @@ will read (R63) and no await sees what another one changed.
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Generator
+from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import msgspec
 
 from perdure.commands import CloseWait, CreateHook, DisposeHook, Member, ScheduleStep, WaitFor, WaitUntil
 from perdure.coroutine.chain import WAITING, Chain, Signal, Waiter
-from perdure.coroutine.places import Place, place_of
+from perdure.coroutine.places import Place, place_of, tell
+from perdure.coroutine.scope import SCOPE
 from perdure.coroutine.signals import WorkflowCancelled
 from perdure.errors import HookDisposed, StepFailed
 from perdure.instant import format_instant
@@ -22,6 +23,7 @@ from perdure.payload import decode_as
 from perdure.step import Step
 
 if TYPE_CHECKING:
+    from perdure import kernel
     from perdure.coroutine.replay import Replay
 
 __all__ = ["ChainHandle", "Handle", "HookHandle", "StepHandle", "WaitHandle", "WorkHandle"]
@@ -29,19 +31,20 @@ __all__ = ["ChainHandle", "Handle", "HookHandle", "StepHandle", "WaitHandle", "W
 T = TypeVar("T")
 
 
-class Handle(Awaitable[T], Generic[T]):
+class Handle(Generic[T]):
     """Something that resolves once. Awaiting it gives its value or raises its failure, as often as it is awaited."""
 
-    __slots__ = ("__weakref__", "_replay", "_waiters", "order", "place", "seen", "serial", "started")
+    _waiters: dict[Waiter, None] | None = None
+    order = 0
+    """Rises with the history; 0 while it is unresolved."""
+    seen = False
+    """Awaited, or read by `result()` or by a group."""
+    started = False
+    """By `ctx.start`."""
 
     def __init__(self, replay: Replay, place: Place) -> None:
         self._replay = replay
-        self._waiters: dict[Waiter, None] | None = None
-        self.order = 0  # rises with the history; 0 while it is unresolved
         self.place = place
-        self.seen = False  # awaited, or read by `result()` or by a group
-        self.started = False  # by `ctx.start`
-        self.serial = 0  # among the calls that are not awaited yet
 
     def done(self) -> bool:
         """Whether it is resolved: `await` and `result()` will not block."""
@@ -61,7 +64,11 @@ class Handle(Awaitable[T], Generic[T]):
         chain = replay.enter(place_of(sys._getframe(1)))
         self.open(chain)
         self.seen = True
-        while not self.done():
+        return (yield from self.wait(chain))
+
+    def wait(self, chain: Chain) -> Generator[Any, Any, T]:
+        """Blocks the chain until this resolves."""
+        while not self.order:
             self.watch(chain)
             chain.waiting = self
             yield WAITING
@@ -117,8 +124,6 @@ class Handle(Awaitable[T], Generic[T]):
 class ChainHandle(Handle[T]):
     """A coroutine that runs beside, by `ctx.start(coroutine)` or as the member of a group."""
 
-    __slots__ = ("_error", "_value", "chain")
-
     def __init__(self, replay: Replay, place: Place) -> None:
         super().__init__(replay, place)
         self.chain: Chain | None = None
@@ -133,7 +138,7 @@ class ChainHandle(Handle[T]):
         self.wake_all()
 
     def describe(self) -> str:
-        return f"the coroutine started at {self.place}"
+        return f"the coroutine started at {tell(self.place)}"
 
     def failure(self) -> BaseException | None:
         return self._error
@@ -145,15 +150,17 @@ class ChainHandle(Handle[T]):
 class WorkHandle(Handle[T]):
     """A step, a wait or a hook. `ended` is the event that resolved it, or "request" if the cancellation request did."""
 
-    __slots__ = ("ended", "given_id", "id", "kind", "name", "opened", "scope", "shielded")
+    kind = ""
+    id = ""
+    opened = shielded = False
+    ended: str | None = None
 
-    def __init__(self, replay: Replay, place: Place, kind: str, name: str, given_id: str | None) -> None:
-        super().__init__(replay, place)
-        self.kind, self.name, self.given_id = kind, name, given_id
-        self.id = ""
-        self.scope = replay.scope()
-        self.opened = self.shielded = False
-        self.ended: str | None = None
+    def __init__(self, replay: Replay, place: Place, name: str, given_id: str | None) -> None:
+        self._replay = replay
+        self.place = place
+        self.name = name
+        self.given_id = given_id
+        self.scope = SCOPE.get()
 
     @property
     def key(self) -> tuple[str, str]:
@@ -196,12 +203,30 @@ class WorkHandle(Handle[T]):
 class StepHandle(WorkHandle[T]):
     """A step. `await` gives its output as the type the step is annotated to return, or raises `StepFailed`."""
 
-    __slots__ = ("_input", "_step")
+    kind = called = "step"
 
     def __init__(self, replay: Replay, place: Place, step: Step[..., Any], stored: bytes) -> None:
-        super().__init__(replay, place, "step", step.name, step.given_id)
+        self._replay = replay
+        self.place = place
+        self.name = step.name
+        self.given_id = step.given_id
+        self.scope = SCOPE.get()
         self._step = step
         self._input: bytes | None = stored
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        replay = self._replay
+        if replay.over:
+            yield from replay.refuse()
+        frame = sys._getframe(1)
+        chain = replay.enter((frame.f_code, frame.f_lasti))
+        self.seen = True
+        if not self.opened:
+            if replay.ready:
+                self.open(chain)
+            elif replay.passed(self, chain):
+                return self.value()
+        return (yield from self.wait(chain))
 
     def member(self) -> Member:
         step = self._step
@@ -216,9 +241,12 @@ class StepHandle(WorkHandle[T]):
         return self._step.limit_ms
 
     def recorded(self) -> None:
-        record, step = self._replay.reads.step(self.id), self._step
-        if record is None:
-            return
+        record = self._replay.reads.step(self.id)
+        if record is not None:
+            self.compare(record)
+
+    def compare(self, record: kernel.Step) -> None:
+        step = self._step
         stored = self._input or b"null"
         if record.step_name != step.name:
             self._replay.drifted(self, "step_name", _text(record.step_name), _text(step.name))
@@ -244,18 +272,18 @@ class StepHandle(WorkHandle[T]):
     def value(self) -> T:
         record = self._replay.reads.step(self.id)
         raw = None if record is None else record.output
-        return cast(T, decode_as(raw or b"null", self._step.binding.returns))
+        return cast(T, self._step.decode(raw or b"null"))
 
 
 class WaitHandle(WorkHandle[None]):
     """A sleep or a timer. `delay_ms` for a relative one, else `resume_at` in ns."""
 
-    __slots__ = ("_closed", "_delay_ms", "_resume_at", "closes_when_lost")
+    kind, called = "wait", "sleep"
 
     def __init__(
         self, replay: Replay, place: Place, name: str, given_id: str | None, delay_ms: int | None, resume_at: int = 0
     ) -> None:
-        super().__init__(replay, place, "wait", name, given_id)
+        super().__init__(replay, place, name, given_id)
         self._delay_ms, self._resume_at = delay_ms, resume_at
         self._closed = False
         self.closes_when_lost = False
@@ -302,12 +330,12 @@ class HookHandle(WorkHandle[T]):
     """A hook. `await` gives the payload that was delivered from outside, or raises `HookDisposed`. `token` is the secret
     by which it can be resolved; the repr hides it."""
 
-    __slots__ = ("_disposed", "_explicit", "_metadata", "_type", "token")
+    kind = "hook"
 
     def __init__(
         self, replay: Replay, place: Place, kind: Any, given_id: str | None, token: str | None, metadata: bytes
     ) -> None:
-        super().__init__(replay, place, "hook", "hook", given_id)
+        super().__init__(replay, place, "hook", given_id)
         self._type = kind
         self._explicit = token
         self.token = token or ""

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from types import CodeType, FrameType
-from typing import NamedTuple
 
-__all__ = ["Place", "place_of"]
+__all__ = ["Place", "line_of", "place_of", "tell"]
 
-
-class Place(NamedTuple):
-    """A line of code. Holds no frame, so that nothing is kept alive by it."""
-
-    code: CodeType
-    line: int
-
-    @property
-    def file(self) -> str:
-        return self.code.co_filename
-
-    def __str__(self) -> str:
-        return f"{self.file}:{self.line} in {self.code.co_name}"
+Place = tuple[CodeType, int]
+"""A code object and the offset of an instruction in it: cheap to take, and it keeps no frame alive."""
 
 
 def place_of(frame: FrameType) -> Place:
-    """The line that this frame is at."""
-    return Place(frame.f_code, frame.f_lineno)
+    """Where this frame is."""
+    return frame.f_code, frame.f_lasti
+
+
+def line_of(place: Place) -> int:
+    """The line number."""
+    code, offset = place
+    position = next(islice(code.co_positions(), max(offset, 0) // 2, None), (None,))
+    return position[0] or code.co_firstlineno
+
+
+def tell(place: Place) -> str:
+    """`file:line in function`."""
+    return f"{place[0].co_filename}:{line_of(place)} in {place[0].co_name}"

@@ -20,8 +20,8 @@ from perdure.coroutine.closing import close_chains, close_generators
 from perdure.coroutine.context import AsyncContext
 from perdure.coroutine.handles import ChainHandle, Handle, StepHandle, WorkHandle
 from perdure.coroutine.logs import PassLog
-from perdure.coroutine.places import Place
-from perdure.coroutine.scopes import OWN_CODE, SCOPE, awaiting
+from perdure.coroutine.places import Place, tell
+from perdure.coroutine.scopes import AWAITING, INSIDE, awaiting
 from perdure.coroutine.signals import BranchCancelled, PassEnded, WorkflowCancelled, is_bug
 from perdure.coroutine.trap import foreign_yield, trapped
 from perdure.errors import DuplicateId, FlowError, NonDeterministic, WorkflowRaised
@@ -69,6 +69,9 @@ class Replay:
         self.result: Any = None
         self.error: BaseException | None = None
         self._position = 0
+        self._marks: list[tuple[int, str, str, int]] = []
+        self._next = 0
+        self._decided = 0
         self._requested = 0  # the sequence of the cancellation request that was delivered
         self._current: Chain | None = None
         self._fatal: BaseException | None = None
@@ -84,8 +87,7 @@ class Replay:
         self._used: dict[tuple[str, str], Place] = {}
         self._limits: dict[str, int] = {}
         self._tokens = {} if tokens is None else tokens
-        self._never_awaited: dict[int, tuple[str, Place]] = {}
-        self._serial = 0
+        self.idle: dict[Any, None] = {}  # calls and groups that are not awaited yet
         self._unread: dict[Handle[Any], None] = {}
         self._warnings: list[tuple[str, Place]] = []
         self._generators: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -100,20 +102,24 @@ class Replay:
         self.outer_error = sys.exc_info()[1]
         with trapped(self._generators, self._finalised, self._error_of_loop):
             self._walk()
+        self._marks = []
         if self.main is None:
             raise FlowError(f"run {self.run_id!r} has not started")
         return ending.command(self, self.main)
 
     def _walk(self) -> None:
-        marks = self.reads.timeline(self._position)
-        decided = next((mark[0] for mark in reversed(marks) if mark[1].endswith("_created")), 0)
-        for sequence, event, subject, latest in marks:
+        self._marks = marks = self.reads.timeline(self._position)
+        self._decided = next((mark[0] for mark in reversed(marks) if mark[1].endswith("_created")), 0)
+        self._next, count = 0, len(marks)
+        while self._next < count:  # `passed` moves on, too
+            sequence, event, subject, latest = marks[self._next]
+            self._next += 1
             self._position = sequence
             kind, _, what = event.partition("_")
             if what == "created":
                 self._recorded(sequence, (kind, subject))
                 continue
-            self.latest, self.live = latest, sequence > decided
+            self.latest, self.live = latest, sequence > self._decided
             if kind != "run":
                 self._resolved((kind, subject), event)
             elif event == "run_cancellation_requested":
@@ -122,6 +128,29 @@ class Replay:
                 self._begin()
             if self.ready:
                 self._run()
+
+    def passed(self, handle: StepHandle[Any], chain: Chain) -> bool:
+        """The short way of a step that is awaited at once: if the next two events are its creation and its completion, they
+        are delivered right here, as nobody else could be woken by them."""
+        handle.opened = True
+        self._name(handle, chain)
+        if self._next + 1 < len(self._marks):
+            created, completed = self._marks[self._next : self._next + 2]
+            subject = handle.id
+            here = created[1] == "step_created" and created[2] == subject
+            if here and completed[1] == "step_completed" and completed[2] == subject:
+                self._next += 2
+                self._position = created[0]
+                handle.recorded()
+                if self._fatal is not None:
+                    raise self._fatal
+                self._position, _, _, self.latest = completed
+                self.live = self._position > self._decided
+                handle.ended = "step_completed"
+                handle.mark()
+                return True
+        self._ask(handle)
+        return False
 
     def _begin(self) -> None:
         ctx = AsyncContext(self, self.log)
@@ -217,7 +246,8 @@ class Replay:
         for chain in self._innermost_first():
             chain.interrupt(Signal(Rank.REQUEST, WorkflowCancelled(self.reason)))
         for handle in again:
-            self._ask(handle, f"{handle.id}~cancel")
+            self._call(handle, f"{handle.id}~cancel")
+            self._ask(handle)
         for handle in cancelled:
             handle.wake_all()
 
@@ -233,8 +263,11 @@ class Replay:
 
     def enter(self, place: Place) -> Chain:
         """An await begins; raises the signal that is due at it."""
-        chain = self.current_chain()
-        if place.code not in OWN_CODE:
+        chain = self._current
+        if chain is None:
+            raise self._outside()
+        code = place[0]
+        if code is not AWAITING and code is not INSIDE:
             chain.place = place
         if chain.pending is not None:
             chain.raise_pending()
@@ -282,9 +315,6 @@ class Replay:
         self._order += 1
         return self._order
 
-    def scope(self) -> str:
-        return SCOPE.get()
-
     def handle_of(self, member: Any, chain: Chain, path: str, place: Place) -> Handle[Any]:
         """The handle of a member of a group: work is opened, a coroutine becomes a chain."""
         if isinstance(member, Handle):
@@ -318,23 +348,32 @@ class Replay:
 
     def opened(self, handle: WorkHandle[Any], chain: Chain) -> None:
         """Work is asked for, in this chain."""
-        self._never_awaited.pop(handle.serial, None)
-        handle.shielded = bool(chain.shields)
-        if handle.given_id is not None:
-            self._ask(handle, handle.scope + handle.given_id)
-        else:
-            self._ask(handle, chain.number(f"{handle.scope}{chain.path}{handle.name}"))
+        self._name(handle, chain)
+        self._ask(handle)
 
-    def _ask(self, handle: WorkHandle[Any], subject: str) -> None:
-        key = (handle.kind, subject)
-        first = self._used.setdefault(key, handle.place)
+    def _name(self, handle: WorkHandle[Any], chain: Chain) -> None:
+        self.idle.pop(handle, None)
+        if chain.shields:
+            handle.shielded = True
+        if handle.given_id is None:
+            name = handle.scope + chain.path + handle.name
+            chain.names[name] = count = chain.names.get(name, 0) + 1
+            self._call(handle, name if count == 1 else f"{name}#{count}")
+        else:
+            self._call(handle, handle.scope + handle.given_id)
+
+    def _call(self, handle: WorkHandle[Any], subject: str) -> None:
+        """Gives it its id, which nothing of its kind may have had before."""
+        first = self._used.setdefault((handle.kind, subject), handle.place)
         if first is not handle.place:
-            error = DuplicateId(self.run_id, handle.kind, subject, str(first), str(handle.place))
+            error = DuplicateId(self.run_id, handle.kind, subject, tell(first), tell(handle.place))
             raise self.end_pass(error)
         handle.id = subject
-        self._asked[key] = handle
+
+    def _ask(self, handle: WorkHandle[Any]) -> None:
+        self._asked[handle.key] = handle
         if isinstance(handle, StepHandle) and handle.limit_ms is not None:
-            self._limits[subject] = handle.limit_ms
+            self._limits[handle.id] = handle.limit_ms
 
     def token(self, hook_id: str) -> str:
         """The secret of a hook: the recorded one, or a new one of 32 random bytes."""
@@ -404,17 +443,6 @@ class Replay:
 
     # -- what is said once ---------------------------------------------------------------------------------------
 
-    def unopened(self, handle: WorkHandle[Any]) -> None:
-        handle.serial = self.unopened_group("sleep" if handle.kind == "wait" else "step", handle.place)
-
-    def unopened_group(self, name: str, place: Place) -> int:
-        self._serial += 1
-        self._never_awaited[self._serial] = (f"ctx.{name}", place)
-        return self._serial
-
-    def awaited(self, serial: int) -> None:
-        self._never_awaited.pop(serial, None)
-
     def unread(self, handle: Handle[Any]) -> None:
         """A started handle failed and nobody has looked at it so far."""
         self._unread[handle] = None
@@ -464,13 +492,13 @@ class Replay:
 
     def returned(self) -> None:
         """The workflow returned: tells of what was never awaited."""
-        for what, place in self._never_awaited.values():
-            self.warn(f"{what}(…) was never awaited and did nothing", place)
+        for call in self.idle:
+            self.warn(f"ctx.{call.called}(…) was never awaited and did nothing", call.place)
         for handle in self._unread:
             error = None if handle.seen else handle.failure()
             if error is not None and not isinstance(error, BranchCancelled | WorkflowCancelled):
                 self.warn(f"{handle.describe()} failed and was never awaited: {error}", handle.place)
-        self._never_awaited.clear()
+        self.idle.clear()
         self._unread.clear()
 
     def close(self) -> None:

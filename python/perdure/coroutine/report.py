@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
+from perdure.coroutine.places import Place, line_of, tell
 from perdure.errors import NonDeterministic, WorkflowRaised
 
 if TYPE_CHECKING:
     from perdure.coroutine.chain import Chain
-    from perdure.coroutine.places import Place
     from perdure.coroutine.replay import Replay
 
 __all__ = ["awaits", "emit", "raised", "unasked", "where_raised"]
@@ -35,13 +35,13 @@ def awaits(replay: Replay) -> list[str]:
 
 def _at(chain: Chain) -> str:
     what = "nothing yet" if chain.waiting is None else chain.waiting.describe()
-    return f"{what} at {chain.place}" if chain.place is not None else what
+    return f"{what} at {tell(chain.place)}" if chain.place is not None else what
 
 
 def _ended(replay: Replay, main: Chain) -> str:
     error = replay.error
     if error is None:
-        return f"returned, last await at {main.place}" if main.place is not None else "returned without an await"
+        return f"returned, last await at {tell(main.place)}" if main.place is not None else "returned without an await"
     return f"raised {type(error).__name__} at {where_raised(error) or 'an unknown line'}"
 
 
@@ -81,6 +81,6 @@ def emit(told: Iterable[tuple[str, Place]]) -> None:
     """Warns, each with its line. A filter that turns warnings into errors must not stop a drive that was committed."""
     for text, place in told:
         try:
-            warnings.warn_explicit(text, RuntimeWarning, place.file, place.line)
+            warnings.warn_explicit(text, RuntimeWarning, place[0].co_filename, line_of(place))
         except Warning:
-            _log.warning("%s:%d: %s", place.file, place.line, text)
+            _log.warning("%s: %s", tell(place), text)

@@ -1,10 +1,9 @@
-"""Blocks of a workflow: `cleanup`, `timeout`, `wait_for` and `scope` (R35, R39, R65)."""
+"""Blocks of a workflow: `cleanup`, `timeout` and `wait_for` (R39, R65)."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Awaitable, Generator
-from contextvars import ContextVar, Token
 from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
@@ -18,31 +17,9 @@ from perdure.wire import whole_ms
 if TYPE_CHECKING:
     from perdure.coroutine.replay import Replay
 
-__all__ = ["OWN_CODE", "SCOPE", "Cleanup", "Limited", "Scope", "Timeout"]
+__all__ = ["AWAITING", "INSIDE", "Cleanup", "Limited", "Timeout", "awaiting"]
 
 T = TypeVar("T")
-
-SCOPE: Final[ContextVar[str]] = ContextVar("perdure_scope", default="")
-"""What `ctx.scope` puts before ids; each chain has its own copy of it."""
-
-
-class Scope:
-    """`with ctx.scope(name):` puts `name/` before the ids of what is asked for inside."""
-
-    __slots__ = ("_name", "_token")
-
-    def __init__(self, name: Any) -> None:
-        if not isinstance(name, str) or not name.strip():
-            raise ValueError(f"a scope has a name, and {name!r} is none")
-        self._name = name
-        self._token: Token[str] | None = None
-
-    def __enter__(self) -> None:
-        self._token = SCOPE.set(f"{SCOPE.get()}{self._name}/")
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        if self._token is not None:
-            SCOPE.reset(self._token)
 
 
 class Cleanup:
@@ -118,19 +95,22 @@ class Timeout:
             raise TimeoutError(str(error)) from error
 
 
-class Limited(Awaitable[T], Generic[T]):
+class Limited(Generic[T]):
     """`ctx.wait_for(awaitable, delay)`: the awaitable inside a time limit."""
+
+    called = "wait_for"
 
     def __init__(self, replay: Replay, awaitable: Awaitable[T], delay: timedelta, place: Place) -> None:
         if not hasattr(awaitable, "__await__"):
             raise TypeError(f"wait_for takes something to await, not {type(awaitable).__name__}")
         self._replay, self._awaitable = replay, awaitable
         self._timeout = Timeout(replay, delay, place)
-        self._serial = replay.unopened_group("wait_for", place)
+        self.place = place
+        replay.idle[self] = None
 
     def __await__(self) -> Generator[Any, Any, T]:
         replay = self._replay
-        replay.awaited(self._serial)
+        replay.idle.pop(self, None)
         try:
             if replay.over:
                 yield from replay.refuse()
@@ -152,5 +132,6 @@ async def awaiting(awaitable: Awaitable[T]) -> T:
     return await awaitable
 
 
-OWN_CODE: Final = frozenset({Limited._inside.__code__, awaiting.__code__})
+INSIDE: Final = Limited._inside.__code__
+AWAITING: Final = awaiting.__code__
 """Code of ours that awaits for the user: the place of such an await is the one that led here."""
