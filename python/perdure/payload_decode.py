@@ -10,7 +10,7 @@ import json
 import re
 import typing
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import datetime, time, timedelta
 from functools import lru_cache
 from typing import Any, Final, TypeVar, cast
 
@@ -113,11 +113,12 @@ def _check_exact(value: object, stored: object, path: str) -> None:
     if isinstance(value, float):
         if type(stored) is int and value != stored:
             raise refusal(path, "an integer would be rounded by the type float; annotate it int")
-    elif isinstance(value, datetime):
-        if value.tzinfo is None:
+    elif isinstance(value, datetime | time | timedelta):
+        if isinstance(value, datetime) and value.tzinfo is None:
             raise refusal(path, "a datetime without a time zone names no instant; annotate it str, or store its zone")
         if isinstance(stored, str) and _NANOSECONDS.search(stored):
-            raise refusal(path, "a time would be rounded to microseconds by the type datetime; annotate it str")
+            kind = type(value).__name__
+            raise refusal(path, f"a time would be rounded to microseconds by the type {kind}; annotate it str")
     elif isinstance(value, set | frozenset):
         for index, inner in enumerate(cast("list[object]", stored)):
             if type(inner) is int and inner not in value:  # an int equals a float only if they are the same number

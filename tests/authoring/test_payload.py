@@ -6,7 +6,7 @@ import json
 import math
 from collections import OrderedDict
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import Enum, IntEnum, StrEnum
 from typing import Annotated, Any, NamedTuple, TypedDict, cast
@@ -293,6 +293,8 @@ def test_a_typed_refusal_names_path_and_type_and_no_value(raw: bytes, kind: Any,
          b"18446744073709551617}]", list[Item], "$[0].weight"),
         (b'{"a":[1,9007199254740993]}', dict[str, list[float]], "$.a[1]"),
         (b'["2026-01-01T00:00:00.123456789Z"]', list[datetime], "$[0]"),
+        (b'{"a":"12:00:00.1234567"}', dict[str, time], "$.a"),
+        (b'"PT0.1234567S"', timedelta, "$"),
     ],
 )  # fmt: skip
 def test_a_type_that_would_round_is_refused(raw: bytes, kind: Any, path: str) -> None:
