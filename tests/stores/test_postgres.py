@@ -8,9 +8,11 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from itertools import count
+from typing import Any
 
 import psycopg
 import pytest
+from psycopg.sql import Literal
 
 from perdure import BlockingFlowEngine, Flow, FlowEngine, RuntimeCommand, WorkflowContext
 from perdure.errors import EventConflict, FlowError, HookTokenConflict, StoreError
@@ -20,13 +22,22 @@ from perdure.stores.base import Append, Committed, FlowEventStore, Lease, RunFil
 from perdure.stores.leases import Wanted
 from perdure.stores.postgres import DUE, HISTORY, HOOKS, LAST, NEXT, RUN_IDS, TOKEN, PostgresEventStore, listing
 from perdure.stores.postgres_batches import COMMIT, arguments_of
-from perdure.stores.postgres_claims import CLAIM, CLAIM_HELD, LEASE, NEXT_CLAIM, RENEW, VOID, wanted_values
-from perdure.testing._stories import SECOND, START, Story, child, created, hook, started, token_hash, wait
+from perdure.stores.postgres_claims import CLAIM, CLAIM_HELD, LEASE, NEXT_CLAIM, OUTLOOK, RENEW, VOID, wanted_values
+from perdure.stores.postgres_steps import STEP as STEP_ALONE
+from perdure.stores.postgres_steps import STEPS, arguments_of_one, arguments_of_steps, register
+from perdure.testing._stories import SECOND, START, Story, child, created, hook, hook_done, started, token_hash, wait
 from perdure.testing.postgres import shared_server
 from perdure.testing.store_contract import StoreContract
 
 PURE = load("pure")
 ME = Lease("me", 30 * SECOND)
+STEP = {
+    "type": "step_created",
+    "step_id": "s",
+    "step_name": "s",
+    "input": None,
+    "retry": {"max_attempts": 1, "delay_ms": 0},
+}
 NUMBERS = count(1)
 
 
@@ -199,6 +210,7 @@ async def test_every_question_of_the_store_reads_an_index(schema: str) -> None:
         (*listing(RunFilter(name="rare"), None, 10), {"flow_runs_by_name"}),
         (LEASE, (None, "r"), {"flow_runs_pkey"}),
         (NEXT_CLAIM, wanted, {"flow_runs_by_claim"}),
+        (OUTLOOK, (None, *wanted), {"flow_runs_by_claim", "flow_runs_by_owner"}),
         (CLAIM, (None, "me", 3, SECOND, *wanted), {"flow_runs_by_claim", "flow_runs_held_by_claim", "flow_runs_pkey"}),
         (CLAIM_HELD, (None, "me", 3, SECOND, *wanted, "b1"), {"flow_runs_held", "flow_runs_pkey"}),
         (RENEW, (None, "me", ["run-1"], [1], SECOND), {"flow_runs_by_owner"}),
@@ -209,10 +221,72 @@ async def test_every_question_of_the_store_reads_an_index(schema: str) -> None:
             cursor = await connection.execute(
                 "EXPLAIN (FORMAT JSON) " + store._database.sql(statement), tuple(parameters)
             )
-            ((plan,),) = await cursor.fetchall()
-            text = json.dumps(plan)
-            assert not indexes or "Seq Scan" not in text, statement
-            assert {index for index in indexes if f'"{index}"' in text} == indexes, statement
+            assert_reads(await cursor.fetchall(), indexes, statement)
+            # And so they do as prepared statements, which the server may plan once for all parameters.
+            await connection.execute("PREPARE question AS " + store._database.sql(statement))
+            literals = ", ".join(Literal(value).as_string(connection) for value in parameters)
+            for _ in range(7):
+                cursor = await connection.execute(
+                    f"EXPLAIN (FORMAT JSON) EXECUTE question{f' ({literals})' if literals else ''}"
+                )
+                assert_reads(await cursor.fetchall(), indexes, statement)
+            await connection.execute("DEALLOCATE question")
+    await store.close()
+
+
+def assert_reads(rows: list[tuple[Any, ...]], indexes: set[str], statement: str) -> None:
+    text = json.dumps(rows)
+    assert not indexes or "Seq Scan" not in text, statement
+    assert {index for index in indexes if f'"{index}"' in text} == indexes, statement
+
+
+READ_IN_FULL = """
+SELECT relname, seq_tup_read FROM pg_stat_xact_user_tables
+WHERE seq_tup_read > 0 AND relid IN (SELECT oid FROM pg_class WHERE relnamespace = $1::text::regnamespace)
+ORDER BY relname"""
+
+
+@on_schemas
+async def test_commits_find_their_rows_by_key_however_empty_the_tables_were_at_first(schema: str) -> None:
+    """A session plans the statements of a function once. So this one begins before there is anything to read."""
+    store = await PostgresEventStore.connect(url(), schema=schema)
+    stories = [Story(PURE, f"s{number}") for number in range(4)]
+    for story in stories:
+        await story.write(
+            store, created(), started(), hook("h", f"canary-{story.run_id}"), lease=replace(ME, claim="firm")
+        )
+    held = replace(ME, epoch=1)
+    steps = [Append(story.batch(STEP), held) for story in stories]
+    others = [Append(stories[0].batch(wait("w", START), hook_done("h"), hook("g", "canary-g"), child("c", "s1")), held)]
+    others += [Append(stories[1].batch({"type": "run_failed", "error": "e"}), held)]
+    others += [Append(Story(PURE, "new").batch(created()), replace(ME, claim="firm"))]
+    calls = [
+        (STEP_ALONE, arguments_of_one(steps[0], None, None)),
+        (STEPS, arguments_of_steps(steps, None, None)),
+        (COMMIT, (*arguments_of(others), None, None, "x")),
+    ]
+    async with await psycopg.AsyncConnection.connect(
+        url(), autocommit=True, cursor_factory=psycopg.AsyncRawCursor
+    ) as connection:
+        register(connection.adapters)
+
+        async def read_in_full() -> list[tuple[Any, ...]]:
+            return await (await connection.execute(READ_IN_FULL, (store._database.sql("@schema@"),))).fetchall()
+
+        async def work() -> list[str]:
+            found = []
+            for statement, values in calls:
+                async with connection.transaction(force_rollback=True):
+                    before = await read_in_full()
+                    await connection.execute(store._database.sql(statement), values)
+                    if (after := await read_in_full()) != before:
+                        found.append(f"{statement}: {before} {after}")
+            return found
+
+        for _ in range(8):
+            await work()
+        await filled(store)
+        assert await work() == []
     await store.close()
 
 
@@ -239,8 +313,7 @@ async def test_of_two_commits_under_one_lease_one_wins_though_they_meet_at_the_r
     stores = [await PostgresEventStore.connect(url(), schema=schema) for _ in range(2)]
     story = Story(PURE, "r")
     await story.write(stores[0], created(), started(), lease=replace(ME, claim="firm"))
-    step = {"type": "step_created", "step_name": "s", "input": None, "retry": {"max_attempts": 1, "delay_ms": 0}}
-    batches = [story.batch(step | {"step_id": name}) for name in "ab"]
+    batches = [story.batch(STEP | {"step_id": name}) for name in "ab"]
     lease = replace(ME, epoch=1)
     async with await psycopg.AsyncConnection.connect(url()) as other:
         await other.execute(stores[0]._database.sql("SELECT FROM @schema@.flow_runs FOR UPDATE"))
