@@ -139,7 +139,7 @@ sys.stdin.read()
 """
 
 
-def started_process(script: str, folder: Path) -> subprocess.Popen[str]:
+def started_process(script: str, folder: Path, **options: bool) -> subprocess.Popen[str]:
     environment = {**os.environ, "PYTHONPATH": str(Path(perdure.__file__).parent.parent)}
     return subprocess.Popen(
         [sys.executable, "-c", script, str(folder)],
@@ -147,6 +147,7 @@ def started_process(script: str, folder: Path) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         text=True,
         env=environment,
+        **options,
     )
 
 
@@ -196,6 +197,43 @@ def test_one_process_opens_a_folder_once_at_a_time(folder: Path) -> None:
         opened(folder)
     asyncio.run(store.close())
     asyncio.run(opened(folder).close())
+
+
+FORK = """
+import asyncio, os, sys, time
+from perdure.errors import StoreError
+from perdure.stores import JsonlEventStore
+
+async def use(store):
+    for call in (lambda: store.commit([]), store.run_ids, lambda: store.history("r"), lambda: store.void("me")):
+        try:
+            await asyncio.wait_for(call(), 10)
+        except StoreError as error:
+            print(str(error), flush=True)
+    await store.close()
+
+store = JsonlEventStore(sys.argv[1], kernel="pure")
+if os.fork() == 0:
+    asyncio.run(use(store))
+time.sleep(600)
+"""
+
+
+def test_a_fork_is_told_that_the_folder_is_its_parents_and_does_not_keep_it(folder: Path) -> None:
+    parent = started_process(FORK, folder, start_new_session=True)
+    try:
+        assert parent.stdout is not None
+        told = {parent.stdout.readline() for _ in range(4)}
+        assert len(told) == 1
+        assert f"was opened by process {parent.pid}, of which this one is a fork" in told.pop()
+        with pytest.raises(StoreUnavailable, match=f"in use by process {parent.pid}"):
+            opened(folder)
+        parent.kill()
+        parent.wait()
+        asyncio.run(opened(folder).close())
+    finally:
+        os.killpg(parent.pid, signal.SIGKILL)
+        parent.communicate()
 
 
 def test_a_store_that_could_not_be_opened_leaves_the_folder_free(folder: Path) -> None:

@@ -60,6 +60,7 @@ class JsonlEventStore(IndexedStore):
         kernel: KernelName = "rust",
     ) -> None:
         super().__init__(clock)
+        self._process = os.getpid()
         self._folder = JsonlFolder(address)
         self._state = self._open(IndexRebuilder(kernel))
         self._writer = JsonlWriter(self._folder, self._state, clock)
@@ -71,7 +72,9 @@ class JsonlEventStore(IndexedStore):
     def _open(self, rebuilder: IndexRebuilder) -> JsonlState:
         self._folder.open()
         try:
-            self._folder.remove(self._folder.runs_with(".tombstone.json"), *PRUNED)  # a prune was cut short
+            if buried := set(self._folder.runs_with(".tombstone.json")):
+                for suffix in PRUNED:  # where a prune was cut short
+                    self._folder.remove(buried.intersection(self._folder.runs_with(suffix)), suffix)
             state = loaded(self._folder, rebuilder)
             load_history_holds(self._folder, state)
             return state
@@ -87,6 +90,7 @@ class JsonlEventStore(IndexedStore):
 
     async def commit(self, appends: Sequence[Append]) -> list[Committed | FlowError]:
         """As `FlowEventStore.commit`; also `RunConflict("case")` for a new run whose file exists under another case."""
+        self._check_process()
         return await self._group.commit(appends)
 
     async def history(self, run_id: str, after: int = 0) -> bytes:
@@ -122,6 +126,8 @@ class JsonlEventStore(IndexedStore):
 
     async def close(self) -> None:
         """As `FlowEventStore.close`; the folder is given up. Later calls raise `StoreError`."""
+        if os.getpid() != self._process:
+            return  # the folder is the parent's
         if self._closing is None:
             self._group.close()
             # Behind what is queued: there is one writing thread and it works in order.
@@ -136,8 +142,16 @@ class JsonlEventStore(IndexedStore):
         self._reading.shutdown(wait=True)
         self._folder.close(durable=durable)
 
+    def _check_process(self) -> None:
+        if os.getpid() != self._process:  # no thread of the store came along, and the folder is still the parent's
+            raise StoreError(
+                f"{self._folder} was opened by process {self._process}, of which this one is a fork; a JSONL store has one "
+                "owner: open it after the fork, in one of them, or use an SQLite store for several processes"
+            )
+
     @contextmanager
     def _index(self, run_id: str | None = None) -> Iterator[MemoryIndex]:
+        self._check_process()
         with self._state.lock:
             self._state.check(run_id)
             yield self._state.index
@@ -147,6 +161,7 @@ class JsonlEventStore(IndexedStore):
         return await self._group.bell.wait(self.changes, seen, timeout_seconds)
 
     async def _alone(self, work: Callable[[], T]) -> T:
+        self._check_process()
         return await self._group.between_groups(work)
 
     def _bury(self, run_ids: Sequence[str], deleted_at: int) -> None:

@@ -10,6 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Final, Literal
+from weakref import WeakSet
 
 from perdure.errors import StoreError, StoreUnavailable
 
@@ -31,6 +32,19 @@ _sync_data: Final = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync
 def is_safe(run_id: str) -> bool:
     """Whether the id may become a file name (spec 4.1)."""
     return _SAFE.fullmatch(run_id) is not None
+
+
+_owned: WeakSet[JsonlFolder] = WeakSet()
+
+
+def _let_go_in_a_fork() -> None:
+    # A child shares the parent's lock: left open there, it would outlive a parent that was killed.
+    for folder in list(_owned):
+        folder.let_go()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_let_go_in_a_fork)
 
 
 class JsonlFolder:
@@ -68,6 +82,7 @@ class JsonlFolder:
             os.close(descriptor)
             raise
         self._owned = descriptor
+        _owned.add(self)
 
     def _make(self) -> None:
         if not self.path.is_dir():
@@ -97,6 +112,11 @@ class JsonlFolder:
         if self._owned is not None:
             if durable:
                 _replace(self._owned, _CLOSED)
+            self.let_go()
+
+    def let_go(self) -> None:
+        """Closes this process's copy of the lock, which ends with the last copy."""
+        if self._owned is not None:
             os.close(self._owned)
             self._owned = None
 
