@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from perdure.errors import FlowError, InvalidRunId
 from perdure.instant import MAX_NS
 from perdure.kernel import load
-from perdure.stores import JsonlEventStore
+from perdure.stores import JsonlEventStore, jsonl_folder
 from perdure.stores.base import Append, Committed, FlowEventStore, RunFilter
 from perdure.testing._stories import SECOND, START, Story, created, hook, started, token_hash, wait
 
@@ -98,6 +99,46 @@ def test_no_question_reads_a_file_and_a_commit_touches_its_own(
         await store.close()
 
     asyncio.run(test())
+
+
+def test_files_are_on_the_disk_and_names_in_the_folder_before_a_commit_is_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is synced is the very file, after its last byte was written and before the caller hears of it."""
+    told: list[str] = []
+
+    def watching(sync: Callable[[int], None]) -> Callable[[int], None]:
+        def watched(descriptor: int) -> None:
+            inode = os.fstat(descriptor).st_ino
+            (name,) = (file.name for file in (tmp_path, *tmp_path.iterdir()) if file.stat().st_ino == inode)
+            lines = (tmp_path / "r.jsonl").read_bytes().count(b"\n") if (tmp_path / "r.jsonl").exists() else 0
+            told.append(f"{'folder' if name == tmp_path.name else name} at {lines}")
+            sync(descriptor)
+
+        return watched
+
+    async def test() -> None:
+        store = opened(tmp_path)
+        monkeypatch.setattr(jsonl_folder, "_sync_data", watching(jsonl_folder._sync_data))
+        monkeypatch.setattr(os, "fsync", watching(os.fsync))
+        story = Story(PURE, "r")
+        await story.write(store, created(), started())
+        told.append("created")
+        await story.write(store, wait("w", START))
+        told.append("went on")
+        await store.set_hold("r", "{}", expected_sequence=3)
+        told.append("held")
+        await store.release_hold("r")
+        told.append("released")
+        await store.close()
+
+    asyncio.run(test())
+    assert told == [
+        *("r.jsonl at 2", "folder at 2", "created"),
+        *("r.jsonl at 3", "went on"),
+        *("r.hold.json.new at 3", "folder at 3", "held"),
+        *("folder at 3", "released"),
+    ]
 
 
 HOSTILE = (
