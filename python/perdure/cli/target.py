@@ -8,30 +8,36 @@ import traceback
 from functools import reduce
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import typer
 
 from perdure.cli.shared import plain
 from perdure.flow import Flow, FlowRuntime
 
-__all__ = ["resolve_flow"]
+__all__ = ["resolve", "resolve_flow"]
 
 
 def resolve_flow(target: str) -> FlowRuntime:
     """The flow, or other runtime, that `target` names, such as `shop.orders:flow`. Modules are looked for in the working
     folder first. Raises a usage error that says what is wrong with it."""
-    module_name, colon, attribute = target.partition(":")
-    if not (module_name and colon and attribute):
-        raise _refused(f"{target!r} names no flow; write module:attribute, such as shop.orders:flow")
-    module = _import(module_name)
-    try:
-        found: object = reduce(getattr, attribute.split("."), module)
-    except AttributeError:
-        raise _refused(f"module {module_name!r} has no {attribute!r}{_those_of(module)}") from None
+    module, found = resolve(target, "flow", "shop.orders:flow")
     if callable(getattr(found, "run_workflow", None)) and callable(getattr(found, "run_step", None)):
-        return found  # type: ignore[return-value]  # it has what the protocol asks for
+        return found  # type: ignore[no-any-return]  # it has what the protocol asks for
     kind = type(found).__name__
     raise _refused(f"{target!r} is of type {kind}, not a Flow{_those_of(module)}")
+
+
+def resolve(target: str, what: str, example: str) -> tuple[ModuleType, Any]:
+    """The module, and the object in it, that `target` names. Raises a usage error."""
+    module_name, colon, attribute = target.partition(":")
+    if not (module_name and colon and attribute):
+        raise _refused(f"{target!r} names no {what}; write module:attribute, such as {example}")
+    module = _import(module_name)
+    try:
+        return module, reduce(getattr, attribute.split("."), module)
+    except AttributeError:
+        raise _refused(f"module {module_name!r} has no {attribute!r}{_those_of(module)}") from None
 
 
 def _import(name: str) -> ModuleType:
