@@ -11,10 +11,11 @@ import pytest
 
 from perdure.errors import StoreError
 from perdure.kernel import load
+from perdure.stores.base import Lease
 from perdure.stores.migrations import bundled
 from perdure.stores.postgres import PostgresEventStore
 from perdure.stores.postgres_database import PostgresDatabase
-from perdure.testing._stories import Story, created
+from perdure.testing._stories import SECOND, Story, created, hook, started
 from perdure.testing.postgres import shared_server
 
 PURE = load("pure")
@@ -61,8 +62,9 @@ def test_connecting_twice_applies_nothing_twice(schema: str) -> None:
 def test_a_changed_migration_is_refused_by_name(schema: str) -> None:
     connect(schema)
     sql(schema, f"UPDATE @schema@.flow_migrations SET sha256 = '{'0' * 64}' WHERE number = 1")
-    with pytest.raises(StoreError, match=r"had migration 0001_first with checksum 000.*restore the file"):
-        connect(schema)
+    for verified in (False, True):
+        with pytest.raises(StoreError, match=r"had migration 0001_first with checksum 000.*restore the file"):
+            connect(schema, verified=verified)
 
 
 def test_a_newer_migration_is_refused_by_name(schema: str) -> None:
@@ -118,13 +120,22 @@ def test_a_role_without_rights_to_change_tables_verifies_and_works(schema: str, 
         schema,
         "GRANT USAGE ON SCHEMA @schema@ TO perdure_app;"
         "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA @schema@ TO perdure_app;"
-        "REVOKE INSERT, UPDATE, DELETE ON @schema@.flow_migrations FROM perdure_app",
+        "REVOKE INSERT, UPDATE, DELETE ON @schema@.flow_migrations FROM perdure_app;"
+        # A database whose owner lets nobody call what he did not grant.
+        "REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA @schema@ FROM PUBLIC;"
+        "GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA @schema@ TO perdure_app",
     )
 
     async def work() -> None:
         store = await PostgresEventStore.connect_verified(role, schema=schema)
-        await Story(PURE, "r").write(store, created())
-        assert [run.run_id for run in await store.claim("me", 1, ttl_ns=10**9)] == ["r"]
+        story, seen = Story(PURE, "r"), await store.changes()
+        await story.write(store, created(), hook("h", "canary-role"))
+        assert await store.wait_for_change(seen, 0) != seen
+        assert [run.run_id for run in await store.claim("me", 1, ttl_ns=3600 * SECOND)] == ["r"]
+        held = Lease("me", 3600 * SECOND, epoch=1)
+        assert (await story.write(store, started(), lease=held)).epoch == 1
+        await story.write(store, {"type": "run_failed", "error": "e"}, lease=held)
+        assert (await store.history("r")).count(b"\n") == 4
         await store.close()
 
     asyncio.run(work())
