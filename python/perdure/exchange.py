@@ -76,7 +76,7 @@ async def stored_histories(store: FlowEventStore, wanted: RunSelection = EVERY_R
     if wanted.run_ids is not None:
         if wanted != RunSelection(run_ids=wanted.run_ids):
             raise ValueError("name runs by their ids, or say what they have in common, not both")
-        run_ids = sorted(set(wanted.run_ids))
+        run_ids = sorted(wanted.run_ids)
         for run_id in run_ids:
             await store.lease(run_id)
         for run_id in run_ids:

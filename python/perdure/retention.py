@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
@@ -40,6 +40,7 @@ __all__ = [
 
 _SHOWN: Final = 100
 """How many ids of each kind a report names."""
+_STATUSES: Final = ("pending", "running", "suspended", "cancelling", "completed", "failed", "cancelled")
 _HOLD_BYTES: Final = 512
 _REASON_BYTES: Final = 4096
 
@@ -72,14 +73,25 @@ class Tombstone:
 
 @dataclass(frozen=True, slots=True)
 class RunSelection:
-    """Which runs a prune or an export is about; every field given must hold."""
+    """Which runs a prune or an export is about; every field given must hold. Raises `ValueError` for a status that no run can
+    have."""
 
-    status: tuple[str, ...] | None = None
+    status: Collection[str] | None = None
     name: str | None = None
     version: str | None = None
-    run_ids: tuple[str, ...] | None = None
+    run_ids: Collection[str] | None = None
     prefix: str | None = None
     """What the run id begins with."""
+
+    def __post_init__(self) -> None:
+        for kind in ("status", "run_ids"):
+            value: Collection[str] | None = getattr(self, kind)
+            if isinstance(value, str):
+                raise TypeError(f"{kind} is a collection of texts, not one text")
+            object.__setattr__(self, kind, None if value is None else frozenset(value))
+        for status in self.status or ():
+            if status not in _STATUSES:
+                raise ValueError(f"no run has the status {status!r}; use {', '.join(_STATUSES)}")
 
     def matches(self, record: RunRecord) -> bool:
         """Whether the run is meant."""

@@ -12,7 +12,22 @@ from typing import Annotated, BinaryIO, Final, cast
 
 import typer
 
-from perdure.cli.shared import Json, StoreUrl, counted, opened, perform, say, tell_json, tell_table
+from perdure.cli.shared import (
+    Json,
+    Prefix,
+    RunIds,
+    Statuses,
+    StoreUrl,
+    Version,
+    Workflow,
+    counted,
+    opened,
+    perform,
+    say,
+    selection,
+    tell_json,
+    tell_table,
+)
 from perdure.errors import InvalidRunId, StoreError
 from perdure.exchange import (
     ImportReport,
@@ -47,24 +62,18 @@ def register(app: typer.Typer) -> None:
 def export(
     store: StoreUrl,
     out: Annotated[str, typer.Option(metavar="PLACE", help="A folder, a file ending in .jsonl, or - for stdout.")],
-    status: Annotated[list[str] | None, typer.Option(help="Only runs of this status; may be repeated.")] = None,
-    workflow: Annotated[str | None, typer.Option(help="Only runs of this workflow.")] = None,
-    version: Annotated[str | None, typer.Option(help="Only runs of this version of it.")] = None,
-    run_id: Annotated[list[str] | None, typer.Option(help="Only this run; may be repeated.")] = None,
-    prefix: Annotated[str | None, typer.Option(help="Only runs whose id begins so.")] = None,
+    status: Statuses = None,
+    workflow: Workflow = None,
+    version: Version = None,
+    run_id: RunIds = None,
+    prefix: Prefix = None,
     json: Json = False,
 ) -> None:
     """Write histories as JSON lines: a file per run in a folder, or all into one file.
 
     Lines are written as they are stored. The reference engine reads the folder as its own.
     """
-    wanted = RunSelection(
-        status=tuple(status) if status else None,
-        name=workflow,
-        version=version,
-        run_ids=tuple(run_id) if run_id else None,
-        prefix=prefix,
-    )
+    wanted = selection(status, workflow, version, run_id, prefix)
     if json and out == "-":
         raise typer.BadParameter("stdout takes the histories or the summary, not both", param_hint="--json")
     runs, events, failed = perform(_export(store, out, wanted))

@@ -10,9 +10,24 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from perdure.cli.shared import Json, StoreUrl, counted, opened, perform, say, tell_json, tell_table
+from perdure.cli.shared import (
+    Json,
+    Prefix,
+    RunIds,
+    Statuses,
+    StoreUrl,
+    Version,
+    Workflow,
+    counted,
+    opened,
+    perform,
+    say,
+    selection,
+    tell_json,
+    tell_table,
+)
 from perdure.instant import format_instant, parse_instant
-from perdure.retention import HistoryHold, PrunedRuns, PruneProgress, PruneReport, RunSelection
+from perdure.retention import HistoryHold, PrunedRuns, PruneProgress, PruneReport
 from perdure.stores.base import FlowEventStore
 
 __all__ = ["register"]
@@ -48,11 +63,11 @@ def prune(
     store: StoreUrl,
     before: Before = None,
     older_than: Age = None,
-    status: Annotated[list[str] | None, typer.Option(help="Only runs of this status; may be repeated.")] = None,
-    workflow: Annotated[str | None, typer.Option(help="Only runs of this workflow.")] = None,
-    version: Annotated[str | None, typer.Option(help="Only runs of this version of it.")] = None,
-    run_id: Annotated[list[str] | None, typer.Option(help="Only this run; may be repeated.")] = None,
-    prefix: Annotated[str | None, typer.Option(help="Only runs whose id begins so.")] = None,
+    status: Statuses = None,
+    workflow: Workflow = None,
+    version: Version = None,
+    run_id: RunIds = None,
+    prefix: Prefix = None,
     batch: Annotated[int, typer.Option(min=1, help="About how many runs go in one transaction.")] = _PAGE,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
     json: Json = False,
@@ -62,13 +77,7 @@ def prune(
     Runs that are linked go together or stay. A tombstone with a digest of the history is left of each, and its id cannot be
     used again. Interrupted at any point, the same command finishes the work.
     """
-    filter = RunSelection(
-        status=tuple(status) if status else None,
-        name=workflow,
-        version=version,
-        run_ids=tuple(run_id) if run_id else None,
-        prefix=prefix,
-    )
+    filter = selection(status, workflow, version, run_id, prefix)
 
     cutoff = _cutoff(before, older_than)
 

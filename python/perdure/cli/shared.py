@@ -20,6 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from perdure.errors import StoreError
+from perdure.retention import RunSelection
 from perdure.stores import open_store
 from perdure.stores.address import parse_address
 from perdure.stores.base import FlowEventStore
@@ -27,14 +28,20 @@ from perdure.stores.jsonl_folder import JsonlFolder
 
 __all__ = [
     "Json",
+    "Prefix",
+    "RunIds",
     "ShowTokens",
+    "Statuses",
     "StoreUrl",
+    "Version",
+    "Workflow",
     "counted",
     "named",
     "opened",
     "perform",
     "plain",
     "say",
+    "selection",
     "tell_json",
     "tell_table",
 ]
@@ -85,6 +92,25 @@ async def opened(address: str, *, make: bool = False) -> AsyncIterator[FlowEvent
         yield store
     finally:
         await store.close()
+
+
+# selecting -----------------------------------------------------------------------------------------------------
+
+Statuses = Annotated[list[str] | None, typer.Option("--status", help="Only runs of this status; may be repeated.")]
+Workflow = Annotated[str | None, typer.Option(help="Only runs of this workflow.")]
+Version = Annotated[str | None, typer.Option(help="Only runs of this version of it.")]
+RunIds = Annotated[list[str] | None, typer.Option("--run-id", help="Only this run; may be repeated.")]
+Prefix = Annotated[str | None, typer.Option(help="Only runs whose id begins so.")]
+
+
+def selection(
+    status: list[str] | None, workflow: str | None, version: str | None, run_ids: list[str] | None, prefix: str | None
+) -> RunSelection:
+    """The runs that a command's options mean."""
+    try:
+        return RunSelection(status or None, workflow, version, run_ids or None, prefix)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--status") from None
 
 
 # speaking ------------------------------------------------------------------------------------------------------

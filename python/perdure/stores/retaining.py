@@ -104,7 +104,7 @@ class _Prune:
         wanted = self._filter
         if wanted.run_ids is not None:
             await self._check_named(wanted.run_ids)
-            for part in in_parts(sorted(set(wanted.run_ids)), self._batch):
+            for part in in_parts(sorted(wanted.run_ids), self._batch):
                 standings = await self._store._standings(part)
                 records = [standing.record for standing in standings.values() if standing.record is not None]
                 yield [record for record in records if wanted.matches(record)]
@@ -112,7 +112,7 @@ class _Prune:
         async for page in listed(self._store, wanted, self._batch):
             yield page
 
-    async def _check_named(self, run_ids: Sequence[str]) -> None:
+    async def _check_named(self, run_ids: Iterable[str]) -> None:
         """Raises what there is to say of a run that is named and is not there, unless it was pruned."""
         for part in in_parts(run_ids, self._batch):
             for run_id, standing in (await self._store._standings(part)).items():
@@ -199,7 +199,8 @@ class _Prune:
 
 async def listed(store: Lister, wanted: RunSelection, limit: int) -> AsyncIterator[list[RunRecord]]:
     """The rows of the runs that are meant, page by page; the ids of `wanted` are not sought."""
-    rows = RunFilter(status=wanted.status, name=wanted.name, version=wanted.version)
+    status = None if wanted.status is None else tuple(sorted(wanted.status))
+    rows = RunFilter(status=status, name=wanted.name, version=wanted.version)
     after = _before(wanted.prefix or "")
     while True:
         page = await store.runs(rows, after=after, limit=limit)
