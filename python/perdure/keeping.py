@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -80,6 +81,10 @@ class KeptCoroutine:
         self._pending = False
         if self._replay is not None:
             self._replay.confirm()
+
+    def __del__(self) -> None:
+        if not sys.is_finalizing():
+            self.close()  # an engine that was forgotten rather than closed
 
     def close(self) -> None:
         """Ends the coroutine (R63)."""
