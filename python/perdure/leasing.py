@@ -195,19 +195,24 @@ class LeaseKeeper:
         loop = asyncio.get_running_loop()
         interval = self.leasing.ttl_seconds / 3
         renew_at, seen = loop.time() + interval, -1
-        while any(s.active is not None for s in self.sessions()):
-            await asyncio.sleep(min(self.poll_seconds, max(0.0, renew_at - loop.time())))
+        while True:
             try:
                 if loop.time() >= renew_at:
                     renew_at = loop.time() + interval / _TRIES  # should this one fail: well before the lease ends
                     if self._thread is None:
                         self.take(*await self.renew(self.leasing.store))
                     renew_at = loop.time() + interval
-                if (now := await self.leasing.store.changes()) != seen:
+                now = await self.leasing.store.wait_for_change(seen, max(0.0, renew_at - loop.time()))
+                # What is appended together is noticed together, and nobody is asked more often than this.
+                await asyncio.sleep(min(self.poll_seconds, max(0.0, renew_at - loop.time())))
+                if all(session.active is None for session in self.sessions()):
+                    return
+                if now != seen:
                     seen = now
                     await self._notice()
             except StoreError as error:
                 _log.warning("leases could not be renewed and are tried again: %s", error.code)
+                await asyncio.sleep(self.poll_seconds)
 
     async def renew(self, store: FlowEventStore) -> tuple[float, list[_Renewed]]:
         """Renews what is due in one statement, by `store`, on whichever event loop that serves: when it was asked, and what
@@ -226,6 +231,8 @@ class LeaseKeeper:
 
     async def _notice(self) -> None:
         driven = {s.run_id: s for s in self.sessions() if s.active is not None}
+        if not driven:
+            return
         for run_id, last_sequence in (await self.leasing.store.last_sequences(list(driven))).items():
             driven[run_id].noticed(last_sequence)
 

@@ -139,6 +139,13 @@ async def test_84_a_worker_claims_what_its_builds_admit(
     assert [(await store.lease(str(build))).epoch for build in BUILDS] == [int(build in admitted) for build in BUILDS]
 
 
+@pytest.fixture
+def long_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that a worker cannot drive is passed over for longer than any test takes."""
+    monkeypatch.setattr("perdure.worker.shunned._FIRST_SECONDS", 200.0)
+
+
+@pytest.mark.usefixtures("long_memory")
 async def test_a_missing_step_is_left_to_a_worker_that_has_it(store: FlowEventStore) -> None:
     """R44: released unparked, not counted, and passed over by this worker; nobody spins on it."""
     old = Flow()
@@ -225,6 +232,7 @@ async def test_a_held_run_is_tried_once_by_a_worker_of_another_build(store: Flow
         assert (await store.lease("r")).hold is None
 
 
+@pytest.mark.usefixtures("long_memory")
 async def test_a_step_that_exits_ends_no_worker(store: FlowEventStore) -> None:
     """R53 records nothing for it; the worker goes on with other runs and leaves this one alone for a while."""
     flow = chain(1)
