@@ -294,6 +294,8 @@ def test_a_slow_medium_or_a_busy_one_is_written_by_the_thread(slow: str) -> None
             await committer.commit([batch("then")])
         await committer.between_groups(lambda: None)
         medium.turns.quick = medium.turns.free = True
+        while committer._writing:  # the thread looks once more whether something came
+            await asyncio.sleep(0)
         await committer.commit([batch("last")])
 
     medium = run_quick(test)

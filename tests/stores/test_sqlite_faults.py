@@ -47,6 +47,10 @@ class FaultyConnection:
             raise self.faults.pop(0)[1]
         return self.real.execute(statement, values)
 
+    def executemany(self, statement: str, values: Sequence[Sequence[object]]) -> sqlite3.Cursor:
+        self.statements.append(statement.split(maxsplit=1)[0])
+        return self.real.executemany(statement, values)
+
     @property
     def in_transaction(self) -> bool:
         return self.real.in_transaction

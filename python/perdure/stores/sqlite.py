@@ -53,8 +53,6 @@ __all__ = ["SqliteEventStore"]
 T = TypeVar("T")
 _READERS: Final = 2
 _LOOK_SECONDS: Final = 0.05
-_LOGGED_BYTES: Final = 3 * 4096
-"""Of a commit, besides its lines: a page each of the runs, of the commits, and of their index."""
 
 HISTORY: Final = """
 SELECT first_sequence, lines FROM flow_commits
@@ -325,7 +323,7 @@ class SqliteEventStore(SqliteRetention):
     def _write(self, appends: Sequence[Append]) -> list[Committed | FlowError]:
         answers = self._writer.write(appends)
         if self._checkpointer is not None:
-            self._checkpointer.wrote(sum(_LOGGED_BYTES + len(append.batch.lines) for append in appends))
+            self._checkpointer.wrote(len(appends))
         return answers
 
     async def _transact(self, work: Callable[[sqlite3.Connection, int], T]) -> T:

@@ -10,8 +10,6 @@ from __future__ import annotations
 import logging
 import os
 import sqlite3
-from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from threading import Event, Thread
 from time import monotonic
@@ -45,9 +43,13 @@ class Checkpointer:
         self._duty = LockFile(file.path, ".checkpoint")
         self._turns: Turnstile | OwnTurn = Turnstile(file.path)
         self._elected = False
-        self._written = 0
+        self._commits = 0
+        self._commit_bytes = float(_FRAME)
+        """What one has added to the log of late, taking what others wrote for our own."""
         self._seen = (0, 0)
         """Size and time of the log before the last checkpoint that copied all of it."""
+        self._began_anew = True
+        """Whether the log was all copied the last time, so that the next commit began it anew."""
         self._tried = 0.0
         self._read_until = 0.0
         """When to look again whether an old reader has gone."""
@@ -60,11 +62,10 @@ class Checkpointer:
         """Begins to look after the log."""
         self._thread.start()
 
-    def wrote(self, size: int) -> None:
-        """Hears that this process has added about `size` bytes to the log, whose own size says little once it is written
-        over."""
-        self._written += size
-        if self._written >= _GROWN:
+    def wrote(self, commits: int) -> None:
+        """Hears of commits of this process: the size of the log says little once it is written over."""
+        self._commits += commits
+        if self._commits * self._commit_bytes >= _GROWN:
             self._wake.set()
 
     def close(self) -> None:
@@ -77,30 +78,38 @@ class Checkpointer:
         self._turns.close()
 
     def _run(self) -> None:
+        connection: sqlite3.Connection | None = None  # most processes never need one
         try:
-            with closing(self._file.open_checkpointer()) as connection:
-                while not self._stopping:
-                    self._wake.wait(_LOOK_SECONDS)
-                    self._wake.clear()
-                    if self._is_due():
-                        self._try(lambda: self._checkpoint(connection))
+            while not self._stopping:
+                self._wake.wait(_LOOK_SECONDS)
+                self._wake.clear()
+                if self._is_due():
+                    connection = connection or self._file.open_checkpointer()
+                    self._try(connection)
         except (sqlite3.Error, StoreError) as error:
             _log.warning("%s: no checkpoints by this process (%s)", self._file, error)
+        finally:
+            if connection is not None:
+                connection.close()
 
     def _is_due(self) -> bool:
         size, _ = state = self._state_of_the_log()
         if self._stopping or state == self._seen:
             return False
-        grown = max(self._written, size - self._seen[0])
-        if grown < _GROWN and monotonic() < self._tried + _EVERY_SECONDS:
+        now = monotonic()
+        grown = max(self._commits * self._commit_bytes, size - self._seen[0])
+        if grown < _GROWN and now < self._tried + _EVERY_SECONDS:
             return False
         self._elected = self._elected or self._duty.lock(wait=False)
-        return self._elected or size >= _DESERTED
+        if now >= self._read_until and (self._elected or size >= _DESERTED):
+            return True
+        self._commits = 0  # or each commit would wake this thread for nothing
+        return False
 
-    def _try(self, checkpoint: Callable[[], None]) -> None:
-        self._tried, self._written = monotonic(), 0
+    def _try(self, connection: sqlite3.Connection) -> None:
+        self._tried = monotonic()
         try:
-            checkpoint()
+            self._checkpoint(connection)
             self._failing = False
         except sqlite3.Error as error:
             # Nothing is lost by it: all of it is still in the log.
@@ -110,14 +119,17 @@ class Checkpointer:
 
     def _checkpoint(self, connection: sqlite3.Connection) -> None:
         state = size, _ = self._state_of_the_log()
+        commits, self._commits = self._commits, 0
         frames, copied = _passive(connection)
+        if commits and self._began_anew:
+            self._commit_bytes = frames * _FRAME / commits
         for _ in range(_PASSES):
-            if (frames - copied) * _FRAME < _GROWN or monotonic() < self._read_until:
+            if (frames - copied) * _FRAME < _GROWN:
                 break
             frames, copied = _passive(connection)  # the less is left, the shorter the others wait
         is_long = size >= _LONG
         if (frames != copied and frames * _FRAME >= _GROWN) or is_long:
-            if monotonic() < self._read_until or not self._turns.take(_EVERY_SECONDS):
+            if not self._turns.take(_EVERY_SECONDS):
                 return
             try:
                 frames, copied = _truncated(connection) if is_long else _passive(connection)
@@ -125,7 +137,8 @@ class Checkpointer:
                 self._turns.release()
             if frames != copied:
                 self._read_until = monotonic() + _EVERY_SECONDS
-        self._seen = state if frames == copied else (size, 0)
+        self._began_anew = frames == copied
+        self._seen = state if self._began_anew else (size, 0)
 
     def _state_of_the_log(self) -> tuple[int, int]:
         try:

@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import os
 import weakref
+from contextlib import suppress
 from pathlib import Path
 from threading import Condition, Lock, Thread
 from typing import Final
 
 from perdure.errors import StoreError
 
+with suppress(ModuleNotFoundError):  # Windows has none; who works there has the other stores
+    import fcntl
+
 __all__ = ["LockFile", "OwnTurn", "Turnstile", "holder_of"]
 
+_NOW: Final = 6  # LOCK_EX and LOCK_NB
 _PROC_LOCKS: Final = Path("/proc/locks")
 _open: weakref.WeakSet[LockFile] = weakref.WeakSet()
 
@@ -35,10 +40,8 @@ class LockFile:
 
     def lock(self, *, wait: bool) -> bool:
         """Whether it is ours now; without `wait` it may be another's. Raises `StoreError`."""
-        import fcntl  # here, because Windows has none and its users have the other stores
-
         try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX if wait else _NOW)
         except BlockingIOError:
             return False
         except OSError as error:
@@ -49,8 +52,6 @@ class LockFile:
 
     def unlock(self) -> None:
         """Lets the next one in."""
-        import fcntl
-
         fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
     def close(self) -> None:
@@ -124,10 +125,9 @@ class Turnstile:
     def _take_at_once(self) -> bool:
         if not self._gate.lock(wait=False):
             return False
-        try:
-            return self._writer.lock(wait=False)
-        finally:
-            self._gate.unlock()
+        ours = self._writer.lock(wait=False)
+        self._gate.unlock()
+        return ours
 
     def _wait(self) -> None:
         try:

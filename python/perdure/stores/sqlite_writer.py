@@ -6,7 +6,7 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Callable, Sequence
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from perdure.errors import OutcomeUnknown, StoreError
 from perdure.instant import due_key, parse_instant
@@ -25,6 +25,8 @@ T = TypeVar("T")
 _PAUSE_SECONDS: Final = 0.02
 _FIRST_PAUSE_SECONDS: Final = 0.0005
 _QUICK_SECONDS: Final = 0.0003
+_STALL_SECONDS: Final = 4 * _QUICK_SECONDS
+"""What a longer COMMIT counts as, so that it takes several to call a disk slow."""
 _WEIGHT: Final = 0.125
 """Of the last commit in the measure of how long one takes."""
 _ADVANCE: Final = """
@@ -36,6 +38,8 @@ STEADY: Final = """
 UPDATE flow_runs SET last_sequence = ?, open_waits = ?, active_hooks = ?, pending_retries = ?, updated_at = ?
 WHERE run_id = ? AND last_sequence = ? AND owner = ? AND epoch = ? AND claim_at >= ? AND status = ?
     AND failures = 0 AND hold IS NULL"""
+_EPOCH: Final = 8
+"""Its place among the values of `STEADY`."""
 _CREATE: Final = """
 INSERT INTO flow_runs (
     run_id, name, version, build, status, terminal, open_waits, active_hooks, pending_retries,
@@ -79,16 +83,7 @@ class SqliteWriter:
 
         Raises `StoreUnavailable` or `StoreError` with nothing written, or `OutcomeUnknown`."""
 
-        def work(connection: sqlite3.Connection, now: int) -> list[Answer]:
-            if len(appends) == 1:
-                return [self._apply(appends[0], now)]
-            answers = {
-                append.batch.run_id: self._apply(append, now)
-                for append in sorted(appends, key=lambda append: append.batch.run_id)
-            }
-            return [answers[append.batch.run_id] for append in appends]
-
-        return self.transact(work)
+        return self.transact(lambda connection, now: self._apply_all(appends, now))
 
     def transact(self, work: Callable[[sqlite3.Connection, int], T]) -> T:
         """Runs `work` in one transaction. It is given the store's clock, read once the write lock is held (R45)."""
@@ -110,7 +105,7 @@ class SqliteWriter:
         self._commit()
         if connection.total_changes != before:
             self.commits += 1
-            took = time.perf_counter() - began
+            took = min(time.perf_counter() - began, _STALL_SECONDS)
             self._pace = took if self._pace is None else self._pace + (took - self._pace) * _WEIGHT
         return given
 
@@ -160,20 +155,48 @@ class SqliteWriter:
             time.sleep(pause)
             pause = min(2 * pause, _PAUSE_SECONDS)
 
-    # one batch -----------------------------------------------------------------------------------------------
+    # batches -------------------------------------------------------------------------------------------------
+
+    def _apply_all(self, appends: Sequence[Append], now: int) -> list[Answer]:
+        if len(appends) == 1:
+            return [self._apply(appends[0], now)]
+        answers = self._advance_plainly(appends, now)
+        if len(answers) == len(appends):
+            return list(answers.values())
+        rest = [append for append in appends if append.batch.run_id not in answers]
+        for append in sorted(rest, key=lambda append: append.batch.run_id):
+            answers[append.batch.run_id] = self._apply(append, now)
+        return [answers[append.batch.run_id] for append in appends]
+
+    def _advance_plainly(self, appends: Sequence[Append], now: int) -> dict[str, Answer]:
+        """Commits those that change nothing but their own run's row, which no other batch of the group looks at, so that they
+        need no order. None of them unless all can be: the others find out which cannot."""
+        plain = [(append.batch, values) for append in appends if (values := _steady_values(append, now)) is not None]
+        if len(plain) < 2:
+            return {}
+        execute, execute_many = self._connection.execute, self._connection.executemany
+        execute("SAVEPOINT plain")
+        if execute_many(STEADY, [values for _, values in plain]).rowcount == len(plain):
+            execute_many(_APPEND, [_append_values(batch) for batch, _ in plain])
+            execute("RELEASE plain")
+            return {batch.run_id: Committed(batch.last_sequence, now, values[_EPOCH]) for batch, values in plain}
+        execute("ROLLBACK TO plain")
+        execute("RELEASE plain")
+        return {}
 
     def _apply(self, append: Append, now: int) -> Answer:
-        batch = append.batch
-        if self._advance_steadily(append, now):
-            self._write_events(batch)
-            return Committed(batch.last_sequence, now, None if append.lease is None else append.lease.epoch)
+        batch, execute = append.batch, self._connection.execute
+        values = _steady_values(append, now)
+        if values is not None and execute(STEADY, values).rowcount == 1:
+            execute(_APPEND, _append_values(batch))
+            return Committed(batch.last_sequence, now, values[_EPOCH])
         state = read_state(self._connection, batch.run_id)
         refused = refusal(append, state, now, self)
         if refused is not None:
             return refused
         if batch.lines:
             if batch.expected_sequence:
-                self._connection.execute(_ADVANCE, _advance_values(batch))
+                execute(_ADVANCE, _advance_values(batch))
             else:
                 self._create(batch)
             self._write_events(batch)
@@ -182,38 +205,13 @@ class SqliteWriter:
             write_columns(self._connection, batch.run_id, row)
         return Committed(batch.last_sequence, now, epoch)
 
-    def _advance_steadily(self, append: Append, now: int) -> bool:
-        """The usual commit under a lease leaves status and lease, and with them most indexes, as they are: one statement
-        compares sequence and lease, and moves the sequence. False if this is not such a commit, or if it must be looked at;
-        nothing was written then."""
-        batch, lease = append.batch, append.lease
-        if lease is None or lease.epoch is None or lease.claim != "none" or lease.after != "keep" or lease.hold:
-            return False
-        row = batch.row
-        if row.terminal or batch.links or batch.insert_hooks or not batch.lines:
-            return False
-        values = (
-            row.last_sequence,
-            row.open_waits,
-            row.active_hooks,
-            row.pending_retries,
-            due_key(row.updated_at),
-            batch.run_id,
-            batch.expected_sequence,
-            lease.owner,
-            lease.epoch,
-            leases.renewal_from(lease.ttl_ns, now),
-            row.status,
-        )
-        return self._connection.execute(STEADY, values).rowcount == 1
-
     def _earliest(self, run_id: str) -> int | None:
         (due,) = self._connection.execute(EARLIEST, (run_id,)).fetchone()
         return None if due is None else parse_instant(due)
 
     def _write_events(self, batch: Batch) -> None:
         run_id, execute = batch.run_id, self._connection.execute
-        execute(_APPEND, (run_id, batch.first_sequence, batch.last_sequence, batch.lines))
+        execute(_APPEND, _append_values(batch))
         self._write_wakeups(batch)
         self._write_hooks(batch)
         for linked in batch.links:
@@ -281,13 +279,14 @@ class SqliteWriter:
     # the end of the transaction ------------------------------------------------------------------------------
 
     def _commit(self) -> None:
-        deadline = time.monotonic() + self._file.busy_seconds
+        deadline: float | None = None
         while True:
             try:
                 self._connection.execute("COMMIT")
                 return
             except sqlite3.Error as error:
                 # A busy COMMIT leaves the transaction as it was, to be repeated (R48).
+                deadline = deadline or time.monotonic() + self._file.busy_seconds
                 if is_busy(error) and self._connection.in_transaction and time.monotonic() < deadline:
                     time.sleep(_PAUSE_SECONDS)
                     continue
@@ -311,6 +310,36 @@ class SqliteWriter:
             self.poison = self._file.unknown(error)
             return False
         return True
+
+
+def _append_values(batch: Batch) -> tuple[object, ...]:
+    return (batch.run_id, batch.first_sequence, batch.last_sequence, batch.lines)
+
+
+def _steady_values(append: Append, now: int) -> tuple[Any, ...] | None:
+    """What `STEADY` is given: for the usual commit under a lease, which leaves the lease and all indexes as they are, one
+    statement compares status, sequence and lease, and moves the sequence. None for any other commit."""
+    batch, lease = append.batch, append.lease
+    if lease is None or lease.epoch is None or lease.claim != "none" or lease.after != "keep" or lease.hold:
+        return None
+    row = batch.row
+    if row.terminal or batch.clear_hooks or batch.clear_wakeups or batch.upsert_wakeups or batch.delete_wakeups:
+        return None
+    if batch.insert_hooks or batch.delete_hooks or batch.links or not batch.lines:
+        return None
+    return (
+        row.last_sequence,
+        row.open_waits,
+        row.active_hooks,
+        row.pending_retries,
+        due_key(row.updated_at),
+        batch.run_id,
+        batch.expected_sequence,
+        lease.owner,
+        lease.epoch,
+        leases.renewal_from(lease.ttl_ns, now),
+        row.status,
+    )
 
 
 def _advance_values(batch: Batch) -> tuple[object, ...]:
