@@ -125,7 +125,7 @@ class Processes:
     async def _void(self, owner: str) -> None:
         """It died without giving its leases back, and is reaped: others may take its runs at once (R2)."""
         try:
-            store = open_store(self._store)
+            store = open_store(self._store, migrate=False)
             try:
                 count = await store.void(owner)
             finally:

@@ -22,6 +22,7 @@ from perdure.cli.target import resolve_flow
 from perdure.engine import FlowEngine
 from perdure.errors import InvalidRuntimeBuildId
 from perdure.flow import FlowRuntime
+from perdure.stores.address import parse_address
 from perdure.worker import FlowWorker
 
 __all__ = ["register"]
@@ -105,10 +106,10 @@ def _builds(build: str | None, compatible: list[str], accept_unpinned: bool) -> 
 
 
 def _check_store(store: str, processes: int) -> None:
-    kind = store.partition(":")[0]
-    if kind == "memory":
+    address = parse_address(store)
+    if address.kind == "memory" or address.text.endswith(":memory:"):
         raise typer.BadParameter("a store in memory is gone with its process", param_hint="--store")
-    if kind == "jsonl" and processes > 1:
+    if address.kind == "jsonl" and processes > 1:
         raise typer.BadParameter("a folder of JSONL files belongs to one process", param_hint="--processes")
 
 
@@ -119,7 +120,7 @@ def _child_command() -> list[str]:
 
 async def _work(runtime: FlowRuntime, settings: _Settings, parent: int | None) -> int:
     async with AsyncExitStack() as stack:
-        store = await stack.enter_async_context(opened(settings.store))
+        store = await stack.enter_async_context(opened(settings.store, make=True))
         engine = FlowEngine(runtime, store, builds=settings.builds, lease_ttl=settings.lease_ttl)
         worker = FlowWorker(
             engine,
