@@ -208,7 +208,9 @@ class WorkflowContext:
             name, policy = str(step), retry  # of another process's code: it will know the step, or refuse it by name
         else:
             name, policy = _declared(known, input, retry, timeout)
-        limit = None if timeout is None else whole_ms("timeout", timeout, 1)
+        limit = None if known is None else known.limit_ms
+        if timeout is not None:
+            limit = whole_ms("timeout", timeout, 1)
         wire_policy = None if policy is None else policy.to_json()
         return ScheduleStep(step_id, name, encode(input), wire_policy, limit)
 

@@ -328,8 +328,8 @@ class Flow:
         """
         if isinstance(workflow, WorkflowSpec):
             return workflow
-        if isinstance(workflow, Workflow) or type(workflow).__name__ == "AsyncWorkflow":
-            return cast(Workflow, workflow).spec()
+        if callable(spec := getattr(workflow, "spec", None)):
+            return cast(WorkflowSpec, spec())
         if isinstance(workflow, str):
             return self._only(workflow, [w for w in self._workflows.values() if w.name == workflow])
         name = getattr(workflow, "__qualname__", repr(workflow))

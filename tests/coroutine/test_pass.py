@@ -244,7 +244,8 @@ def test_nothing_of_a_workflow_works_outside_its_pass(kernel: Kernel, flow: Flow
         kept.extend((ctx, ctx.hook(str, id="h", token="canary-h")))
         await kept[1]
 
-    World(kernel, flow, w, strict=False)
+    world = World(kernel, flow, w, strict=False)
+    assert world.status == "suspended"
     with pytest.raises(RuntimeError, match="only while its code runs"):
         kept[0].timer(HOUR)
     with pytest.raises(RuntimeError, match="only while its code runs"):

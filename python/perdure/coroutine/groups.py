@@ -60,6 +60,10 @@ class Group(Generic[T]):
             yield WAITING
         return self._outcome()
 
+    def forget(self) -> None:
+        """It will never be awaited; its coroutines end here, so that Python does not tell of them once more."""
+        close_unstarted(self._members)
+
     def describe(self) -> str:
         rest = ", ".join(handle.describe() for handle in self._open)
         return f"{self.called} of {rest or 'nothing open'}"

@@ -81,6 +81,9 @@ class Handle(Generic[T]):
     def open(self, chain: Chain) -> None:
         """Asks for the work if that was not done before."""
 
+    def forget(self) -> None:
+        """It will never be awaited."""
+
     def describe(self) -> str:
         raise NotImplementedError
 

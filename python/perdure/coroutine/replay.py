@@ -494,6 +494,7 @@ class Replay:
         """The workflow returned: tells of what was never awaited."""
         for call in self.idle:
             self.warn(f"ctx.{call.called}(…) was never awaited and did nothing", call.place)
+            call.forget()
         for handle in self._unread:
             error = None if handle.seen else handle.failure()
             if error is not None and not isinstance(error, BranchCancelled | WorkflowCancelled):
@@ -507,5 +508,8 @@ class Replay:
         with trapped(self._generators, self._finalised, self._error_of_loop):
             close_chains(self._innermost_first(), self.run_id)
             close_generators(self, list(self._generators))
+        for call in self.idle:
+            call.forget()
+        self.idle.clear()
         self.chains.clear()
         self.ready.clear()

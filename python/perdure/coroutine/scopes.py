@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from perdure.coroutine.chain import Chain, Rank, Shield, Signal
+from perdure.coroutine.groups import close_unstarted
 from perdure.coroutine.handles import Handle, WaitHandle
 from perdure.coroutine.places import Place, place_of
 from perdure.coroutine.signals import BranchCancelled
@@ -116,11 +117,13 @@ class Limited(Generic[T]):
                 yield from replay.refuse()
             replay.enter(place_of(sys._getframe(1)))
         except BaseException:
-            close = getattr(self._awaitable, "close", None)
-            if close is not None and hasattr(self._awaitable, "cr_frame"):
-                close()
+            self.forget()
             raise
         return (yield from self._inside().__await__())
+
+    def forget(self) -> None:
+        """It will never be awaited."""
+        close_unstarted([self._awaitable])
 
     async def _inside(self) -> T:
         async with self._timeout:
