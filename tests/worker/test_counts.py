@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
+import psycopg
 from scenarios.kit import Clock, one_workflow
 
 from perdure import FlowEngine, FlowWorker, RuntimeCommand, WorkflowContext
 from perdure.stores import MemoryEventStore, PostgresEventStore, SqliteEventStore
 from perdure.stores.base import FlowEventStore
+from perdure.testing.postgres import shared_server
 from perdure.testing.virtual_time import VirtualTimeLoop, run
 from worker.kit import CountingStore, chain, until, working
 
@@ -194,26 +195,19 @@ async def _reached(counting: CountingStore, name: str, number: int) -> bool:
     return counting.calls[name] >= number
 
 
-async def test_an_idle_worker_asks_postgresql_nothing_while_it_listens(store: FlowEventStore) -> None:
-    """Until the next poll, two a minute by default: what is to be known comes by NOTIFY."""
-    if not isinstance(store, PostgresEventStore):
-        return
-    asked: list[str] = []
-    ask = store._asking._ask_by
-
-    async def recorded(cursor: Any, statement: str, values: Any) -> Any:
-        asked.append(statement)
-        return await ask(cursor, statement, values)
-
-    store._asking._ask_by = recorded  # type: ignore[method-assign]  # to see every statement
-    async with FlowEngine(chain(), store) as engine, working(engine):
+async def test_an_idle_worker_asks_postgresql_nothing_while_it_listens() -> None:
+    """Until the next poll, two a minute by default: what is to be known comes by NOTIFY. The server says when any of the
+    worker's sessions last asked something."""
+    asked = "SELECT max(query_start) FROM pg_stat_activity WHERE application_name = 'idle-worker'"
+    store = PostgresEventStore(f"{shared_server().url}?application_name=idle-worker", schema="idle worker")
+    async with (
+        await psycopg.AsyncConnection.connect(shared_server().url, autocommit=True) as server,
+        FlowEngine(chain(), store) as engine,
+        working(engine),
+    ):
         await asyncio.sleep(1.0)
-        asked.clear()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(2.5):
-                await until(lambda: _any(asked))
-        assert asked == []
-
-
-async def _any(asked: list[str]) -> bool:
-    return bool(asked)
+        (before,) = await (await server.execute(asked)).fetchall()
+        await asyncio.sleep(2.5)
+        assert before != (None,)
+        assert await (await server.execute(asked)).fetchall() == [before]
+    await store.close()

@@ -4,10 +4,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,11 +16,11 @@ from typing import Any
 import pytest
 from scenarios.kit import Clock, story
 
-import perdure
 from perdure import Flow, FlowEngine, FlowWorker, RuntimeCommand, StepContext, WorkflowContext
-from perdure.stores import MemoryEventStore, PostgresEventStore
+from perdure.stores import MemoryEventStore
 from perdure.stores.base import FlowEventStore
 from perdure.testing.virtual_time import VirtualTimeLoop, run
+from worker.child import child, logged
 from worker.kit import CountingStore, until, working
 
 TTL = timedelta(milliseconds=900)
@@ -132,25 +129,6 @@ def test_commits_that_renew_save_the_renewals() -> None:
 
 # -- real processes --------------------------------------------------------------------------------------------------------------
 
-MODULE = """
-import time, sys
-from pathlib import Path
-from perdure import Flow, RuntimeCommand, StepContext, WorkflowContext
-
-flow = Flow()
-
-@flow.step
-def slow(context: StepContext) -> str:
-    print("working", flush=True)
-    while not Path("go").exists():
-        time.sleep(0.01)
-    return "by the child"
-
-@flow.workflow("flow")
-def workflow(ctx: WorkflowContext) -> RuntimeCommand:
-    return ctx.complete(ctx.step_output("s")) if ctx.step_completed("s") else ctx.schedule_step("s", slow)
-"""
-
 
 def quick(ran: list[str]) -> Flow:
     """The same workflow; its step takes no time."""
@@ -166,32 +144,6 @@ def quick(ran: list[str]) -> Flow:
         return ctx.complete(ctx.step_output("s")) if ctx.step_completed("s") else ctx.schedule_step("s", slow)
 
     return flow
-
-
-def address_of(store: FlowEventStore) -> str:
-    if isinstance(store, PostgresEventStore):
-        return f"{store._database.address}?schema={store._database.schema.replace(' ', '%20')}"
-    return str(getattr(store, "_file").path)  # noqa: B009 - the protocol does not have it
-
-
-@contextmanager
-def child(store: FlowEventStore, folder: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
-    """`perdure worker` in a process of its own, in the middle of its first step."""
-    (folder / "shop.py").write_text(MODULE)
-    environment = os.environ | {"PYTHONPATH": str(Path(perdure.__file__).parents[1])}
-    command = [sys.executable, "-m", "perdure", "worker", "shop:flow", "--store", address_of(store), *options]
-    with (
-        (folder / "log").open("w") as log,
-        subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment, cwd=folder
-        ) as process,
-    ):
-        try:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "working\n", (folder / "log").read_text()
-            yield process
-        finally:
-            process.kill()
 
 
 @pytest.mark.parametrize("reaped", [True, False])
@@ -235,14 +187,10 @@ async def test_a_paused_worker_is_succeeded_and_its_commit_refused(store: FlowEv
                 await until(lambda: _is_over(engine))
             (tmp_path / "go").touch()
             process.send_signal(signal.SIGCONT)
-            await until(lambda: _logged(tmp_path, "run r went to another worker"))
+            await until(lambda: logged(tmp_path, "run r went to another worker"))
             process.send_signal(signal.SIGTERM)
             assert await asyncio.to_thread(process.wait) == 0
         assert (await engine.snapshot("r")).output == "by the successor"
         assert story(await engine.history("r")) == [
             *("run_created", "run_started", "step_created s", "step_started s 1", "step_completed s", "run_completed")
         ]
-
-
-async def _logged(folder: Path, text: str) -> bool:
-    return text in (folder / "log").read_text()

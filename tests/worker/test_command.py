@@ -1,0 +1,191 @@
+"""`perdure worker`: what it says, how it ends, and what becomes of its children (R2, R55)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import orjson
+import pytest
+
+from perdure import FlowEngine, WorkflowSpec
+from perdure.cli.app import run
+from perdure.owner import is_dead
+from perdure.stores import SqliteEventStore
+from worker.child import child, logged
+from worker.kit import chain, until
+
+MODULES = {
+    "broken_by_itself": "raise RuntimeError('no database')",
+    "broken_by_another": "import no_such_module_at_all",
+    "no_python": "def (:",
+    "several": "from perdure import Flow\nfirst, second, third = Flow(), Flow(), 3",
+}
+REFUSED = [
+    ("several", "names no flow; write module:attribute"),
+    ("several:", "names no flow"),
+    ("no_such_module:flow", "there is no module 'no_such_module'"),
+    ("several.deeper:flow", "several"),
+    ("broken_by_itself:flow", "RuntimeError: no database"),
+    ("broken_by_another:flow", "No module named 'no_such_module_at_all'"),
+    ("no_python:flow", "SyntaxError"),
+    ("several:flow", "module 'several' has no 'flow'; its flows: first, second"),
+    ("several:third", "is of type int, not a Flow; its flows: first, second"),
+]
+
+
+@pytest.fixture
+def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A working folder with modules in it; the next test finds none of them."""
+    for name, text in MODULES.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield tmp_path
+    for name in MODULES:
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.parametrize(("target", "said"), REFUSED)
+def test_a_target_that_is_none_is_refused_in_one_line(
+    modules: Path, capsys: pytest.CaptureFixture[str], target: str, said: str
+) -> None:
+    assert run(["worker", target, "--store", str(modules / "runs.db")]) == 2
+    told = capsys.readouterr()
+    assert said in told.err
+    assert told.err.count("\n") == 1
+    assert not (modules / "runs.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--store", "memory:"], "a store in memory is gone with its process"),
+        (["--store", "jsonl:runs", "--processes", "2"], "belongs to one process"),
+        (["--store", "a.db", "--compatible", "b1"], "--build"),
+        (["--store", "a.db", "--build", "-b1"], "'-b1' is not valid"),
+        (["--store", "a.db", "--processes", "0"], "--processes"),
+        (["--store", "a.db", "--lease-ttl", "0"], "--lease-ttl"),
+    ],
+)
+def test_options_without_sense_are_refused(
+    modules: Path, capsys: pytest.CaptureFixture[str], options: list[str], said: str
+) -> None:
+    assert run(["worker", "several:first", *options]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_until_idle_ends_by_itself(modules: Path) -> None:
+    async def submit() -> None:
+        async with FlowEngine(chain(2), "runs.db") as engine:
+            await engine.submit("chain", run_id="r")
+
+    async def look() -> str:
+        async with FlowEngine(chain(2), "runs.db") as engine:
+            return (await engine.snapshot("r")).status
+
+    (modules / "shop_of_chains.py").write_text("from worker.kit import chain\nflow = chain(2)\n")
+    asyncio.run(submit())
+    assert run(["worker", "shop_of_chains:flow", "--store", "runs.db", "--until-idle"]) == 0
+    assert asyncio.run(look()) == "completed"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_drains(sqlite: SqliteEventStore, tmp_path: Path, number: signal.Signals) -> None:
+    async with FlowEngine(chain(), sqlite) as engine:
+        await submit(engine)
+        with child(sqlite, tmp_path) as process:
+            process.send_signal(number)
+            await until(lambda: logged(tmp_path, "worker drains: 1 runs"))
+            (tmp_path / "go").touch()
+            assert await asyncio.to_thread(process.wait) == 0
+        snapshot = await engine.snapshot("r")
+        assert (snapshot.status, snapshot.steps["s"].output) == ("running", "by the child")
+        assert (await sqlite.lease("r")).owner is None
+
+
+async def submit(engine: FlowEngine, *run_ids: str) -> None:
+    for run_id in run_ids or ("r",):
+        await engine.submit(WorkflowSpec.python("flow", "1"), run_id=run_id)
+
+
+async def test_a_second_signal_ends_it_at_once(sqlite: SqliteEventStore, tmp_path: Path) -> None:
+    """A step that never ends does not keep it; the status says by which signal."""
+    async with FlowEngine(chain(), sqlite) as engine:
+        await submit(engine)
+        with child(sqlite, tmp_path) as process:
+            process.send_signal(signal.SIGTERM)
+            await until(lambda: logged(tmp_path, "worker drains"))
+            process.send_signal(signal.SIGINT)
+            assert await asyncio.to_thread(process.wait) == 128 + signal.SIGINT
+        assert (await sqlite.lease("r")).owner is None
+
+
+def pid_of(owner: str) -> int:
+    pid: int = orjson.loads(owner)["pid"]
+    return pid
+
+
+async def owners(store: SqliteEventStore, count: int) -> tuple[str, ...]:
+    """Who leases runs, once there are so many."""
+
+    async def so_many() -> bool:
+        return len((await store.outlook()).owners) == count
+
+    await until(so_many)
+    return (await store.outlook()).owners
+
+
+async def test_a_child_that_dies_is_replaced_and_its_runs_carried_on(sqlite: SqliteEventStore, tmp_path: Path) -> None:
+    """The parent ends the leases of a child it reaps, which would else live for an hour, and starts another."""
+    options = ("--processes", "2", "--concurrency", "1", "--lease-ttl", "3600")
+    async with FlowEngine(chain(), sqlite) as engine:
+        await submit(engine, "r1", "r2")
+        with child(sqlite, tmp_path, *options) as parent:
+            first, second = await owners(sqlite, 2)
+            os.kill(pid_of(first), signal.SIGKILL)
+            await until(lambda: logged(tmp_path, "another one starts"))
+            later = await owners(sqlite, 2)
+            assert second in later
+            assert first not in later
+            (tmp_path / "go").touch()
+            await until(lambda: _ended(sqlite, 2))
+            parent.send_signal(signal.SIGTERM)
+            assert await asyncio.to_thread(parent.wait) == 0
+        assert all(is_dead(owner) for owner in later)
+
+
+async def _ended(store: SqliteEventStore, count: int) -> bool:
+    return (await store.summary()).terminal_runs == count
+
+
+async def test_children_drain_when_their_parent_is_gone(sqlite: SqliteEventStore, tmp_path: Path) -> None:
+    async with FlowEngine(chain(), sqlite) as engine:
+        await submit(engine)
+        with child(sqlite, tmp_path, "--processes", "2") as parent:
+            (owner,) = await owners(sqlite, 1)
+            parent.kill()
+            parent.wait()
+            await until(lambda: logged(tmp_path, "worker drains"))
+            (tmp_path / "go").touch()
+            await until(lambda: _is_dead(owner))
+        assert (await sqlite.lease("r")).owner is None
+
+
+async def _is_dead(owner: str) -> bool:
+    return is_dead(owner)
+
+
+async def test_children_are_told_of_a_second_signal(sqlite: SqliteEventStore, tmp_path: Path) -> None:
+    async with FlowEngine(chain(), sqlite) as engine:
+        await submit(engine)
+        with child(sqlite, tmp_path, "--processes", "2") as parent:
+            await owners(sqlite, 1)
+            parent.send_signal(signal.SIGINT)
+            await until(lambda: logged(tmp_path, "worker drains"))
+            parent.send_signal(signal.SIGINT)
+            assert await asyncio.to_thread(parent.wait) == 128 + signal.SIGINT
