@@ -132,3 +132,25 @@ def test_scheduler_worker() -> None:
         *(f"tea-{number}: cup {number} of tea: good" for number in (1, 2, 3)),
         "set aside: hook_conflict: hook 'verdict' of run 'tea-3' was already received with another payload",
     ]
+
+
+def test_async_order() -> None:
+    assert run("async_order") == [
+        "approved: suspended",
+        "  completed: {'receipt': 'receipt-approved', 'for': 'Ada', 'reserved': ['2 x book', '2 x pen'], 'approved_by': 'grace'}",
+        "refused: suspended",
+        "  receipt-refused is given back",
+        "  failed: nobody approved",
+        "cancelled: suspended",
+        "  receipt-cancelled is given back",
+        "  cancelled: the customer called",
+    ]
+
+
+def test_async_fan_out() -> None:
+    assert run("async_fan_out") == [
+        "pages: ONE, TWO, (runtime error: 404 Not Found)",
+        "mirror: NEAR",
+        "mirrors in order: NEAR, A MIRROR THAT IS FAR AWAY",
+        "patience: gave up",
+    ]
