@@ -100,7 +100,7 @@ LAYERS: dict[str, Layer] = {
         third_party=("orjson",),
     ),
     "dispatch": Layer(
-        ("scheduler", "worker", "tasks", "task_kinds", "dispatcher", "routing", "queues"),
+        ("scheduler", "worker", "tasks", "task_kinds", "task_codec", "dispatcher", "routing", "queues"),
         uses=("leaf", "seam", "model", "authoring", "store protocol", "stores", "shells", "dispatch"),
         third_party=("orjson", "msgspec"),
     ),

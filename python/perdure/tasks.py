@@ -25,6 +25,7 @@ from perdure.errors import (
     InvalidTransition,
     LeaseHeld,
     LeaseLost,
+    PayloadCodecFailed,
     PayloadTooLarge,
     RunNotFound,
     RunTerminal,
@@ -293,6 +294,8 @@ class _Handling:
             return Ack()
         if isinstance(error, InvalidTransition) and error.rule == "wait_not_due" and error.value is not None:
             return Nack(error.code, not_before=parse_instant(error.value))
+        if isinstance(error, PayloadCodecFailed):
+            return Nack(error.code)  # another worker may have the key that is missing here
         has_own_event = not task.drives and not isinstance(task, ResumeDueWaits | ResumeDueRetries)
         if (
             has_own_event

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
+from perdure.codec import PayloadCodec
 from perdure.errors import FlowError, TaskSetAside
+from perdure.task_codec import read_task, write_task
 from perdure.task_kinds import FlowTask
 from perdure.tasks import DeadLetter, Nack, TaskOutcome, backoff_ns
 
-__all__ = ["MAX_ATTEMPTS", "Tries", "read_task"]
+__all__ = ["MAX_ATTEMPTS", "Tries", "read", "write"]
 
 _log = logging.getLogger("perdure")
 _RANDOM: Final = Random()
@@ -48,9 +50,14 @@ def _set_aside(outcome: TaskOutcome, reason: str) -> TaskSetAside:
     return error
 
 
-def read_task(text: str) -> FlowTask:
+def read(text: str, codec: PayloadCodec | None) -> FlowTask:
     """The task of a message. Raises `TaskSetAside` for one that cannot be read: it would not be readable later."""
     try:
-        return FlowTask.from_json(text.encode("utf-8", "surrogatepass"))
+        return read_task(text.encode("utf-8", "surrogatepass"), codec)
     except FlowError as error:
         raise TaskSetAside(f"{error.code}: {error}") from None
+
+
+def write(task: FlowTask, codec: PayloadCodec | None) -> str:
+    """The message of a task."""
+    return write_task(task, codec).decode()

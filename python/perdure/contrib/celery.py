@@ -18,7 +18,8 @@ from typing import Any, Final
 from celery import Celery, signals  # type: ignore[import-untyped]  # Celery ships no types
 
 from perdure.blocking import BlockingFlowEngine
-from perdure.contrib._tries import MAX_ATTEMPTS, Tries, read_task
+from perdure.codec import PayloadCodec
+from perdure.contrib._tries import MAX_ATTEMPTS, Tries, read, write
 from perdure.dispatcher import FlowTaskDispatcher
 from perdure.task_kinds import FlowTask
 from perdure.tasks import handle
@@ -31,18 +32,19 @@ _HIDDEN: Final = {"argsrepr": "(…)", "kwargsrepr": "{…}"}
 
 class CeleryDispatcher(FlowTaskDispatcher):
     """Sends tasks as messages of the Celery task that `register` gave; `options` are those of Celery's `apply_async`, such as
-    `queue`. Sending is done in a thread, since Celery blocks. Raises what Celery raises.
+    `queue`. Sending is done in a thread, since Celery blocks. `codec` is the engine's, if it has one, here and in `register`:
+    payloads are then in no message in plain text. Raises what Celery raises.
 
     For builds that run side by side, give each a queue and a dispatcher, and those to a `RuntimeBuildTaskRouter`."""
 
-    def __init__(self, task: Any, **options: Any) -> None:
+    def __init__(self, task: Any, *, codec: PayloadCodec | None = None, **options: Any) -> None:
         self._task = task
+        self._codec = codec
         self._options = _HIDDEN | options
 
     async def dispatch(self, task: FlowTask) -> None:
         """As `FlowTaskDispatcher.dispatch`; Celery does not say what it has already."""
-        text = task.to_json().decode()
-        await asyncio.to_thread(self._task.apply_async, (text,), **self._options)
+        await asyncio.to_thread(self._task.apply_async, (write(task, self._codec),), **self._options)
 
 
 def register(
@@ -51,6 +53,7 @@ def register(
     *,
     name: str = "perdure.task",
     max_attempts: int = MAX_ATTEMPTS,
+    codec: PayloadCodec | None = None,
     **options: Any,
 ) -> Any:
     """Registers the Celery task that does perdure's tasks, and gives it. `engine` makes the engine of a worker process when
@@ -63,7 +66,7 @@ def register(
     settings = {"acks_late": True, "reject_on_worker_lost": True, "ignore_result": True, "max_retries": None} | options
 
     def perdure_task(self: Any, text: str, attempts: int = 0, nacks: int = 0) -> None:
-        task, of_process = read_task(text), engines.get()
+        task, of_process = read(text, codec), engines.get()
         outcome = of_process.perform(lambda inner: handle(inner, task))
         again = Tries(attempts, nacks).after(outcome, max_attempts, of_process.store.clock())
         if again is not None:

@@ -9,22 +9,33 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from random import Random
 from typing import Final, Protocol
 
+from perdure.codec import PayloadCodec
 from perdure.dispatcher import FlowTaskDispatcher
-from perdure.errors import InvalidWorkerConfiguration, QueueBackpressure, Serialization, TaskLeaseLost
+from perdure.errors import (
+    InvalidWorkerConfiguration,
+    PayloadCodecFailed,
+    QueueBackpressure,
+    Serialization,
+    TaskLeaseLost,
+)
 from perdure.instant import Instant
 from perdure.stores.base import FlowEventStore
 from perdure.stores.bell import Bell
 from perdure.stores.memory_queue import MemoryTaskRows
 from perdure.stores.task_rows import MAX_MICROSECONDS, DeadRow, NewTask, TaskRow, TaskRows, saturated
+from perdure.task_codec import read_task, write_task
 from perdure.task_kinds import FlowTask
+from perdure.tasks import backoff_ns
 from perdure.wire import Moment, moment_ns
 
 __all__ = ["DeadTask", "DurableTaskQueue", "FlowTaskQueue", "MemoryTaskQueue", "TaskLease"]
 
 _log = logging.getLogger("perdure")
 _LEASE_ID: Final = re.compile(r"[0-9a-f]{32}")
+_RANDOM: Final = Random()
 _REDRIVE: Final = "a3s-flow-redrive:"
 _NAME: Final = re.compile(r"[^\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,200}")
 _NANOSECONDS: Final = timedelta(microseconds=1)
@@ -115,7 +126,13 @@ class _RowsQueue(FlowTaskQueue):
     """A queue over `TaskRows`."""
 
     def __init__(
-        self, rows: TaskRows, name: str, lease_ttl: timedelta, max_attempts: int, max_pending: int | None
+        self,
+        rows: TaskRows,
+        name: str,
+        lease_ttl: timedelta,
+        max_attempts: int,
+        max_pending: int | None,
+        codec: PayloadCodec | None = None,
     ) -> None:
         if not _NAME.fullmatch(name) or not name.strip():
             raise InvalidWorkerConfiguration(f"{name!r} is no name for a queue; use 1 to 200 printable characters")
@@ -129,6 +146,7 @@ class _RowsQueue(FlowTaskQueue):
         self.max_attempts = max_attempts
         self.max_pending = max_pending
         self._rows = rows
+        self._codec = codec
         self._ttl_ns = _ns(lease_ttl)
 
     def __repr__(self) -> str:
@@ -143,7 +161,7 @@ class _RowsQueue(FlowTaskQueue):
 
     async def enqueue_many(self, tasks: Sequence[FlowTask]) -> list[bool]:
         """`enqueue` of each, in one transaction. Raises `QueueBackpressure` when no more fit; those before are queued."""
-        new = [NewTask(uuid.uuid4().hex, task.to_json(), task.target, task.drives) for task in tasks]
+        new = [NewTask(uuid.uuid4().hex, write_task(task, self._codec), task.target, task.drives) for task in tasks]
         answers = await self._rows.put(self.name, new, self.max_pending) if new else []
         if self.max_pending is not None and None in answers:
             raise QueueBackpressure((await self._rows.counts(self.name)).pending, self.max_pending)
@@ -175,7 +193,11 @@ class _RowsQueue(FlowTaskQueue):
             await self._rows.bury(self.name, row.lease_id, reason)
             return None
         try:
-            task = FlowTask.from_json(row.task)
+            task = read_task(row.task, self._codec)
+        except PayloadCodecFailed as error:  # another worker may have the key that is missing here
+            delay_ns = backoff_ns(row.nacks, _RANDOM)
+            await self._rows.put_back(self.name, row.lease_id, delay_ns, f"{error.code}: {error}", self.max_attempts)
+            return None
         except Serialization as error:
             _log.warning("task %s of queue %s cannot be read and was set aside: %s", row.task_id, self.name, error)
             await self._rows.bury(self.name, row.lease_id, f"{error.code}: {error}")
@@ -247,7 +269,7 @@ class _RowsQueue(FlowTaskQueue):
 
     async def dead_lettered_tasks(self, *, after: tuple[int, str] | None = None, limit: int = _EVERY) -> list[DeadTask]:
         """Tasks set aside, oldest first, past `after`: (time in ns, lease id)."""
-        return [_dead_task(row) for row in await self._rows.dead(self.name, after, limit)]
+        return [_dead_task(row, self._codec) for row in await self._rows.dead(self.name, after, limit)]
 
     async def redrive(self, lease_id: str) -> bool:
         """Enqueues a task that was set aside again, with all its attempts before it and past any capacity. False the second
@@ -314,7 +336,8 @@ class MemoryTaskQueue(_RowsQueue):
 
 class DurableTaskQueue(_RowsQueue):
     """Tasks in the tables of an SQL store, beside the runs they are about. Queues of one name are one queue, in whatever
-    process; other names are others. The arguments are those of `MemoryTaskQueue`; the clock is the store's.
+    process; other names are others. The arguments are those of `MemoryTaskQueue`; the clock is the store's. `codec` is that of
+    the engine, if it has one, so that payloads lie in no table in plain text (R42).
 
     Raises `InvalidWorkerConfiguration` for a store that has no such tables."""
 
@@ -326,13 +349,14 @@ class DurableTaskQueue(_RowsQueue):
         lease_ttl: timedelta = timedelta(seconds=30),
         max_attempts: int = 20,
         max_pending: int | None = None,
+        codec: PayloadCodec | None = None,
     ) -> None:
         make_rows: Callable[[], TaskRows] | None = getattr(store, "task_rows", None)
         if make_rows is None:
             raise InvalidWorkerConfiguration(
                 f"{type(store).__name__} keeps no task queues; use an SQLite or PostgreSQL store, or a MemoryTaskQueue"
             )
-        super().__init__(make_rows(), name, lease_ttl, max_attempts, max_pending)
+        super().__init__(make_rows(), name, lease_ttl, max_attempts, max_pending, codec)
         self._store = store
 
     async def changes(self) -> int:
@@ -356,9 +380,9 @@ def _ns(duration: timedelta) -> int:
     return duration // _NANOSECONDS * 1000
 
 
-def _dead_task(row: DeadRow) -> DeadTask:
+def _dead_task(row: DeadRow, codec: PayloadCodec | None) -> DeadTask:
     try:
-        task = FlowTask.from_json(row.task)
+        task = read_task(row.task, codec)
     except Serialization:
         task = None
     instants = Instant(row.enqueued_at), Instant(row.dead_lettered_at)
