@@ -10,7 +10,6 @@ import ast
 import inspect
 import linecache
 import random
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from types import FunctionType
@@ -65,22 +64,17 @@ def findings(function: Any) -> list[Finding]:
     return sorted(found, key=lambda f: (f.file, f.line, f.code))
 
 
-@lru_cache(maxsize=16)
-def _parsed(lines: tuple[str, ...]) -> ast.Module:
-    return ast.parse("".join(lines))
-
-
-def _nodes_of(function: FunctionType, lines: list[str]) -> Iterator[_Function]:
-    """The definition of a function in its file, decorators and all; every lambda of its line."""
-    code = function.__code__
-    for node in ast.walk(_parsed(tuple(lines))):
+@lru_cache(maxsize=4)
+def _definitions(lines: tuple[str, ...]) -> dict[tuple[str, int], list[_Function]]:
+    """The functions of a file by name and first line, that of the first decorator; all lambdas of a line together."""
+    found: dict[tuple[str, int], list[_Function]] = {}
+    for node in ast.walk(ast.parse("".join(lines))):
         if isinstance(node, ast.Lambda):
-            if code.co_name == "<lambda>" and node.lineno == code.co_firstlineno:
-                yield node
-        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == code.co_name:
+            found.setdefault(("<lambda>", node.lineno), []).append(node)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-            if first == code.co_firstlineno:
-                yield node
+            found.setdefault((node.name, first), []).append(node)
+    return found
 
 
 class _Lint(ast.NodeVisitor):
@@ -102,7 +96,8 @@ class _Lint(ast.NodeVisitor):
         return code.co_varnames[0] if code.co_argcount else ""
 
     def run(self) -> None:
-        for node in _nodes_of(self._function, self._lines):
+        code = self._function.__code__
+        for node in _definitions(tuple(self._lines)).get((code.co_name, code.co_firstlineno), ()):
             self._scope(node)
 
     def visit(self, node: ast.AST) -> None:
