@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import os
 import signal
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from perdure import FlowEngine, WorkflowSpec
+from perdure import DurableTaskQueue, FlowEngine, ResumeHook, WorkflowSpec
 from perdure.cli.app import run
 from perdure.owner import is_dead
 from perdure.stores import SqliteEventStore
@@ -189,3 +190,53 @@ async def test_children_are_told_of_a_second_signal(sqlite: SqliteEventStore, tm
             await until(lambda: logged(tmp_path, "worker drains"))
             parent.send_signal(signal.SIGINT)
             assert await asyncio.to_thread(parent.wait) == 128 + signal.SIGINT
+
+
+HOOKED = """
+import base64, json
+from perdure import Flow, RuntimeCommand, WorkflowContext
+
+flow = Flow()
+
+@flow.workflow("asks")
+def asks(ctx: WorkflowContext) -> RuntimeCommand:
+    return ctx.complete(ctx.hook_payload("h")) if ctx.hook_received("h") else ctx.create_hook("h", token="canary-queue")
+
+class Turned:
+    def encode(self, payload, place):
+        return json.dumps(payload.decode()[::-1]).encode()
+
+    def decode(self, stored, place):
+        return json.loads(stored)[::-1].encode()
+
+codec = Turned()
+"""
+
+
+def test_the_tasks_of_a_queue_are_done_too_and_payloads_go_through_the_codec(modules: Path) -> None:
+    (modules / "shop_that_asks.py").write_text(HOOKED)
+    shop = importlib.import_module("shop_that_asks")
+
+    async def begin() -> None:
+        store = SqliteEventStore("runs.db")
+        async with FlowEngine(shop.flow, store, codec=shop.codec) as engine:
+            await engine.start("asks", run_id="r")
+            await DurableTaskQueue(store, "answers", codec=shop.codec).enqueue(ResumeHook("r", "h", {"said": "yes"}))
+        await store.close()
+
+    async def output() -> object:
+        async with FlowEngine(shop.flow, "runs.db", codec=shop.codec) as engine:
+            return (await engine.snapshot("r")).output
+
+    asyncio.run(begin())
+    options = ["--store", "runs.db", "--queue", "answers", "--codec", "shop_that_asks:codec", "--until-idle"]
+    assert run(["worker", "shop_that_asks:flow", *options]) == 0
+    assert asyncio.run(output()) == {"said": "yes"}
+    sys.modules.pop("shop_that_asks")
+
+
+def test_queues_and_codecs_that_are_none_are_refused(modules: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["worker", "several:first", "--store", "jsonl:runs", "--queue", "q"]) == 2
+    assert "keeps no task queues" in capsys.readouterr().err
+    assert run(["worker", "several:first", "--store", "runs.db", "--codec", "several:third"]) == 2
+    assert "not a codec" in capsys.readouterr().err

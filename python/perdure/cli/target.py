@@ -13,9 +13,10 @@ from typing import Any
 import typer
 
 from perdure.cli.shared import plain
+from perdure.codec import PayloadCodec
 from perdure.flow import Flow, FlowRuntime
 
-__all__ = ["resolve", "resolve_flow"]
+__all__ = ["resolve", "resolve_codec", "resolve_flow"]
 
 
 def resolve_flow(target: str) -> FlowRuntime:
@@ -26,6 +27,14 @@ def resolve_flow(target: str) -> FlowRuntime:
         return found  # type: ignore[no-any-return]  # it has what the protocol asks for
     kind = type(found).__name__
     raise _refused(f"{target!r} is of type {kind}, not a Flow{_those_of(module)}")
+
+
+def resolve_codec(target: str) -> PayloadCodec:
+    """The codec that `target` names, such as `shop.secrets:codec`. Raises a usage error."""
+    _, found = resolve(target, "codec", "shop.secrets:codec")
+    if callable(getattr(found, "encode", None)) and callable(getattr(found, "decode", None)):
+        return found  # type: ignore[no-any-return]  # it has what the protocol asks for
+    raise _refused(f"{target!r} is of type {type(found).__name__}, not a codec with encode and decode")
 
 
 def resolve(target: str, what: str, example: str) -> tuple[ModuleType, Any]:

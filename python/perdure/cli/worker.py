@@ -2,49 +2,31 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import signal
-import socket
 import sys
-from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Annotated, Final
 
 import typer
 
 from perdure.builds import RuntimeBuildCompatibility
+from perdure.cli.crew import SIGNALLED, Crew, Settings
 from perdure.cli.processes import Processes
-from perdure.cli.shared import StoreUrl, named, opened, perform
-from perdure.cli.target import resolve_flow
-from perdure.engine import FlowEngine
+from perdure.cli.shared import StoreUrl, named, perform
+from perdure.cli.target import resolve_codec, resolve_flow
 from perdure.errors import InvalidRuntimeBuildId
-from perdure.flow import FlowRuntime
 from perdure.stores.address import parse_address
-from perdure.worker import FlowWorker
 
 __all__ = ["register"]
 
 _LOG_LINE: Final = "%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s"
-_SIGNALLED: Final = 128  # what a shell adds to the number of a signal
 
 
 def register(app: typer.Typer) -> None:
     """Adds the command."""
     app.command("worker")(worker)
-
-
-@dataclass(frozen=True)
-class _Settings:
-    store: str
-    concurrency: int
-    claim_batch: int
-    builds: RuntimeBuildCompatibility | None
-    lease_ttl: timedelta
-    drain_timeout: timedelta
-    until_idle: bool
 
 
 def worker(
@@ -60,6 +42,13 @@ def worker(
     accept_unpinned: Annotated[
         bool, typer.Option("--accept-unpinned", help="With --build: also take runs that are pinned to no build.")
     ] = False,
+    queue: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Also do the tasks of this queue of the store; may be repeated."),
+    ] = None,
+    codec: Annotated[
+        str | None, typer.Option(metavar="MODULE:CODEC", help="What your payloads are stored with, if anything.")
+    ] = None,
     lease_ttl: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="How long a lease lives.")] = 30.0,
     drain_timeout: Annotated[
         float, typer.Option(min=0.0, metavar="SECONDS", help="How long running steps may take after a signal.")
@@ -69,14 +58,18 @@ def worker(
 ) -> None:
     """Carry on the runs of a store: claim what is due, drive it, and leave to others what this code does not know.
 
+    Any number of workers may share a store; with --processes one command is as many of them.
+
     SIGTERM or Ctrl-C lets running steps finish and gives all leases back; a second one ends it at once. Exit codes: 0 drained,
     1 the store cannot be worked with, 2 wrong usage, 128 + the signal when told twice.
     """
-    settings = _Settings(
+    settings = Settings(
         store,
         concurrency,
         claim_batch,
         _builds(build, compatible or [], accept_unpinned),
+        None if codec is None else resolve_codec(codec),
+        queue or [],
         timedelta(seconds=lease_ttl),
         timedelta(seconds=drain_timeout),
         until_idle,
@@ -86,10 +79,10 @@ def worker(
     with named(store):
         _check_store(store, processes)
         if processes == 1:
-            status = perform(_work(runtime, settings, parent))
+            status = perform(Crew(runtime, settings).work(parent))
         else:
             status = perform(Processes(_child_command(), processes, store, drain_timeout).run())
-    if status > _SIGNALLED:
+    if status > SIGNALLED:
         _leave_at_once(status)
     raise typer.Exit(status)
 
@@ -118,46 +111,10 @@ def _child_command() -> list[str]:
     return [sys.executable, "-m", "perdure", *sys.argv[1:], "--processes", "1"]
 
 
-async def _work(runtime: FlowRuntime, settings: _Settings, parent: int | None) -> int:
-    async with AsyncExitStack() as stack:
-        store = await stack.enter_async_context(opened(settings.store, make=True))
-        engine = FlowEngine(runtime, store, builds=settings.builds, lease_ttl=settings.lease_ttl)
-        worker = FlowWorker(
-            engine,
-            concurrency=settings.concurrency,
-            claim_batch=settings.claim_batch,
-            drain_timeout=settings.drain_timeout,
-        )
-        if parent is not None:
-            _listen_to(parent, engine.owner, worker)
-        await (worker.run_until_idle() if settings.until_idle else worker.run_forever())
-        if len(worker.signals) > 1:  # told twice: what resists is not waited for
-            return _SIGNALLED + worker.signals[-1]
-        await engine.close()
-    return 0
-
-
-def _listen_to(descriptor: int, owner: str, worker: FlowWorker) -> None:
-    """Tells the parent who this is, so that it can end the leases of a child that died; and drains when the parent is
-    gone."""
-    connection = socket.socket(fileno=descriptor)
-    connection.sendall(owner.encode() + b"\n")
-    connection.setblocking(False)
-    loop = asyncio.get_running_loop()
-
-    def heard() -> None:
-        if not connection.recv(1):
-            loop.remove_reader(connection)
-            connection.close()
-            worker.stop()
-
-    loop.add_reader(connection, heard)
-
-
 def _leave_at_once(status: int) -> None:
     """Threads of steps, and whatever else user code began, are not waited for."""
     sys.stderr.flush()
     sys.stdout.flush()
-    if status == _SIGNALLED + signal.SIGINT:
+    if status == SIGNALLED + signal.SIGINT:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     os._exit(status)
