@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import count
 from typing import Any
@@ -24,7 +24,8 @@ from perdure.stores.postgres import DUE, HISTORY, HOOKS, LAST, NEXT, RUN_IDS, TO
 from perdure.stores.postgres_batches import COMMIT, arguments_of
 from perdure.stores.postgres_claims import CLAIM, CLAIM_HELD, LEASE, NEXT_CLAIM, OUTLOOK, RENEW, VOID, wanted_values
 from perdure.stores.postgres_steps import STEP as STEP_ALONE
-from perdure.stores.postgres_steps import STEPS, arguments_of_one, arguments_of_steps, register
+from perdure.stores.postgres_steps import STEPS, arguments_of_one, arguments_of_steps
+from perdure.stores.postgres_wire import PostgresWire, Statement
 from perdure.testing._stories import SECOND, START, Story, child, created, hook, hook_done, started, token_hash, wait
 from perdure.testing.postgres import shared_server
 from perdure.testing.store_contract import StoreContract
@@ -260,7 +261,7 @@ async def test_commits_find_their_rows_by_key_however_empty_the_tables_were_at_f
     others = [Append(stories[0].batch(wait("w", START), hook_done("h"), hook("g", "canary-g"), child("c", "s1")), held)]
     others += [Append(stories[1].batch({"type": "run_failed", "error": "e"}), held)]
     others += [Append(Story(PURE, "new").batch(created()), replace(ME, claim="firm"))]
-    calls = [
+    calls: list[tuple[Statement | str, Sequence[Any]]] = [
         (STEP_ALONE, arguments_of_one(steps[0], None, None)),
         (STEPS, arguments_of_steps(steps, None, None)),
         (COMMIT, (*arguments_of(others), None, None, "x")),
@@ -268,7 +269,7 @@ async def test_commits_find_their_rows_by_key_however_empty_the_tables_were_at_f
     async with await psycopg.AsyncConnection.connect(
         url(), autocommit=True, cursor_factory=psycopg.AsyncRawCursor
     ) as connection:
-        register(connection.adapters)
+        wire = PostgresWire(connection, prepares=True)
 
         async def read_in_full() -> list[tuple[Any, ...]]:
             return await (await connection.execute(READ_IN_FULL, (store._database.sql("@schema@"),))).fetchall()
@@ -278,7 +279,10 @@ async def test_commits_find_their_rows_by_key_however_empty_the_tables_were_at_f
             for statement, values in calls:
                 async with connection.transaction(force_rollback=True):
                     before = await read_in_full()
-                    await connection.execute(store._database.sql(statement), values)
+                    if isinstance(statement, Statement):
+                        await wire.ask(statement, store._database.sql(statement.sql), values)
+                    else:
+                        await connection.execute(store._database.sql(statement), values)
                     if (after := await read_in_full()) != before:
                         found.append(f"{statement}: {before} {after}")
             return found

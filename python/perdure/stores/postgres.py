@@ -30,7 +30,15 @@ from perdure.stores.postgres_database import Connection, PostgresDatabase, Prepa
 from perdure.stores.postgres_group import AsyncGroupCommitter
 from perdure.stores.postgres_hints import PostgresHints, channel_of
 from perdure.stores.postgres_retention import PostgresRetention
-from perdure.stores.postgres_steps import STEP, STEPS, arguments_of_one, arguments_of_steps, is_step
+from perdure.stores.postgres_steps import (
+    STEP,
+    STEPS,
+    arguments_of_one,
+    arguments_of_steps,
+    integer_of,
+    integers_of,
+    is_step,
+)
 from perdure.stores.rules import (
     ALL_RUNS,
     KINDS,
@@ -160,15 +168,17 @@ class PostgresEventStore(PostgresRetention):
         """Moves runs on, all in one round trip; None for those that changed nothing, be it a refusal or a renewal."""
         if len(appends) == 1:
             values = arguments_of_one(appends[0], self._test_time(), self._synchronous)
-            ((now,),) = await self._asking.change_on_kept(STEP, *values)
+            now = integer_of(*await self._asking.change_on_kept(STEP, values))
             moved = {0} if now is not None else set()
         else:
             order = sorted(range(len(appends)), key=lambda n: appends[n].batch.run_id)
             values = arguments_of_steps([appends[n] for n in order], self._test_time(), self._synchronous)
-            ((now, places),) = await self._asking.change_on_kept(STEPS, *values)
+            time, places_moved = await self._asking.change_on_kept(STEPS, values)
+            now, places = integer_of(time), integers_of(places_moved)
             moved = set(order) if places is None else {order[place - 1] for place in places}
-        if moved:
-            self._note(now)
+        if now is None:
+            return [None] * len(appends)
+        self._note(now)
         return [_moved(append, now) if n in moved else None for n, append in enumerate(appends)]
 
     async def _write(self, appends: Sequence[Append]) -> list[Committed | FlowError]:

@@ -6,9 +6,9 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 import psycopg
 
@@ -22,11 +22,11 @@ from perdure.stores.postgres_database import (
     lacks_what_was_prepared,
 )
 from perdure.stores.postgres_pool import PostgresPool, is_stale
+from perdure.stores.postgres_wire import PostgresWire, Statement
 
 __all__ = ["Ask", "PostgresAsking", "Row"]
 
 Row = tuple[Any, ...]
-Cursor = psycopg.AsyncCursor[Row]
 Ask = Callable[..., Awaitable[list[Row]]]
 T = TypeVar("T")
 
@@ -61,7 +61,7 @@ class PostgresAsking:
         self._pool: PostgresPool | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._opening = asyncio.Lock()
-        self._kept: Cursor | None = None
+        self._kept: PostgresWire | None = None
         self._keeping = AsyncExitStack()  # what gives it back
         self._ending: set[asyncio.Task[None]] = set()  # connections that did not answer
         self._closed = False
@@ -105,13 +105,14 @@ class PostgresAsking:
         `OutcomeUnknown`."""
         return await self._changed(PostgresPool.lend, lambda connection: self._ask(connection, statement, values))
 
-    async def change_on_kept(self, statement: str, *values: object) -> list[Row]:
-        """As `change`, on a connection that is kept for such calls, of which there is one at a time."""
+    async def change_on_kept(self, statement: Statement, values: Sequence[bytes | None]) -> list[bytes | None]:
+        """As `change`, for the row of one statement on a connection that is kept for such calls, of which there is one at a
+        time."""
         kept = self._kept
         if kept is not None and not is_stale(kept.connection):
-            # Most commits pass here: a cursor that is used again knows its types and statements.
+            # Most commits pass here.
             try:
-                return await self._ask_by(kept, statement, values)
+                return await self._ask_kept(kept, statement, values)
             except psycopg.Error as error:
                 if is_lost(error):
                     await kept.connection.close()
@@ -119,7 +120,9 @@ class PostgresAsking:
                 # Nothing was written: once more, with all that is done about errors.
             finally:
                 self._on_change()
-        return await self._changed(self._keep, lambda connection: self._ask(connection, statement, values))
+        return await self._changed(
+            self._keep, lambda _: self._ask_kept(cast(PostgresWire, self._kept), statement, values)
+        )
 
     async def transact(self, work: Callable[[Connection, Ask], Awaitable[T]]) -> T:
         """Runs `work` in one transaction, again after contention, so `work` keeps nothing from one try to the next. Raises as
@@ -183,16 +186,24 @@ class PostgresAsking:
         return True
 
     async def _ask(self, connection: Connection, statement: str, values: tuple[object, ...]) -> list[Row]:
-        return await self._ask_by(connection.cursor(binary=True), statement, values)
+        async def work() -> list[Row]:
+            cursor = await connection.execute(self._database.sql(statement), values, binary=True)
+            return await cursor.fetchall() if cursor.description else []
 
-    async def _ask_by(self, cursor: Cursor, statement: str, values: tuple[object, ...]) -> list[Row]:
+        return await self._in_time(connection, work())
+
+    async def _ask_kept(
+        self, kept: PostgresWire, statement: Statement, values: Sequence[bytes | None]
+    ) -> list[bytes | None]:
+        return await self._in_time(kept.connection, kept.ask(statement, self._database.sql(statement.sql), values))
+
+    async def _in_time(self, connection: Connection, work: Awaitable[T]) -> T:
         """Raises what psycopg raises, with a server that does not answer in time among what is lost."""
         loop = asyncio.get_running_loop()
         # A time-out would cancel the call, and the driver then tries for seconds to reach the server that does not answer.
-        timer = loop.call_later(self._answer_seconds, self._give_up, cursor.connection)
+        timer = loop.call_later(self._answer_seconds, self._give_up, connection)
         try:
-            await cursor.execute(self._database.sql(statement), values)
-            return await cursor.fetchall() if cursor.description else []
+            return await work
         except psycopg.OperationalError:
             if loop.time() < timer.when():
                 raise
@@ -209,7 +220,8 @@ class PostgresAsking:
     async def _keep(self, pool: PostgresPool) -> AsyncIterator[Connection]:
         if self._kept is None or is_stale(self._kept.connection):
             await self._keeping.aclose()
-            self._kept = (await self._keeping.enter_async_context(pool.lend())).cursor(binary=True)
+            connection = await self._keeping.enter_async_context(pool.lend())
+            self._kept = PostgresWire(connection, prepares=self._database.prepares)
         yield self._kept.connection
 
 

@@ -15,7 +15,6 @@ from psycopg.conninfo import conninfo_to_dict
 from perdure.errors import OutcomeUnknown, StoreError, StoreUnavailable
 from perdure.instant import due_key
 from perdure.stores.migrations import Announce, Migration, bundled, lacking, pending
-from perdure.stores.postgres_steps import register
 
 __all__ = [
     "Connection",
@@ -108,13 +107,11 @@ class PostgresDatabase:
     async def _connect(self, address: str, wait_seconds: float, options: dict[str, Any]) -> Connection:
         try:
             async with asyncio.timeout(wait_seconds):
-                connection = await AsyncConnection.connect(address, **self._options | options)
+                return await AsyncConnection.connect(address, **self._options | options)
         except TimeoutError:
             raise StoreUnavailable(f"{self} could not be connected to within {wait_seconds:g} s") from None
         except psycopg.Error as error:
             raise self.failure(error, "connecting") from None
-        register(connection.adapters)
-        return connection
 
     async def pending(self, wait_seconds: float) -> list[Migration]:
         """The migrations that the schema lacks; changes nothing. Raises as `prepare`."""
@@ -123,6 +120,11 @@ class PostgresDatabase:
                 return await self._pending(connection, bundled("postgres"))
             except psycopg.Error as error:
                 raise self.failure(error, "opening it") from None
+
+    @property
+    def prepares(self) -> bool:
+        """Whether statements may stay prepared in a session."""
+        return self._options["prepare_threshold"] is not None
 
     def prepare_nothing(self) -> None:
         """From now on no connection prepares statements."""
