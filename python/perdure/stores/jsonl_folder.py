@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Final, Literal
 from weakref import WeakSet
@@ -20,6 +22,8 @@ Suffix = Literal[".jsonl", ".hold.json", ".history-holds.json", ".tombstone.json
 _LOCK: Final = "perdure.lock"
 _CLOSED: Final = b"closed\n"
 _SYNCS: Final = 8
+_TOGETHER: Final = 256
+"""Files that are open at a time."""
 _READERS: Final = 4
 _PART: Final = 256
 _PART_BYTES: Final = 4 * 1024 * 1024
@@ -171,26 +175,30 @@ class JsonlFolder:
 
     def replace(self, run_id: str, suffix: Suffix, data: bytes) -> None:
         """Makes `data` the whole of a file, durably and in one step. Raises `OSError`."""
-        self.put(run_id, suffix, data)
-        self.sync()
+        self.replace_all(suffix, {run_id: data})
 
-    def put(self, run_id: str, suffix: Suffix, data: bytes) -> None:
-        """As `replace`, but that it is this file is durable with the next `sync` only."""
-        target = self.file(run_id, suffix)
-        draft = target.with_name(f"{target.name}.new")
-        with draft.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(target)
+    def replace_all(self, suffix: Suffix, contents: Mapping[str, bytes]) -> None:
+        """As `replace` for many runs at once, none of whose files is there half. Raises `OSError`."""
+        targets = {run_id: self.file(run_id, suffix) for run_id in contents}
+        drafts = {run_id: target.with_name(f"{target.name}.new") for run_id, target in targets.items()}
+        left = iter(contents)
+        while part := list(islice(left, _TOGETHER)):
+            with ExitStack() as files:
+                opened = {run_id: files.enter_context(drafts[run_id].open("wb")) for run_id in part}
+                for run_id, file in opened.items():
+                    file.write(contents[run_id])
+                    file.flush()
+                self.sync_files([file.fileno() for file in opened.values()])
+        for run_id, target in targets.items():
+            drafts[run_id].replace(target)
+        self.sync()
 
     def remove(self, run_ids: Iterable[str], *suffixes: Suffix) -> None:
         """Deletes files durably; those that are missing count as deleted. Raises `OSError`."""
         found = [
             file for run_id in run_ids for file in (self.file(run_id, suffix) for suffix in suffixes) if file.exists()
         ]
-        for file in found:
-            file.unlink()
+        list(self._syncing.map(Path.unlink, found))
         if found:
             self.sync()
 

@@ -32,9 +32,8 @@ def bury(folder: JsonlFolder, state: JsonlState, run_ids: Sequence[str], deleted
     if not run_ids:
         return
     try:
-        for run_id in run_ids:
-            _write_tombstone(folder, _tombstone_of(folder, state, run_id, deleted_at))
-        folder.sync()
+        left = (_tombstone_of(folder, state, run_id, deleted_at) for run_id in run_ids)
+        folder.replace_all(".tombstone.json", {tombstone.run_id: _text_of(tombstone) for tombstone in left})
     except OSError as error:
         _withdraw(folder, run_ids)
         raise _unwritten(folder, error) from None
@@ -49,7 +48,7 @@ def _tombstone_of(folder: JsonlFolder, state: JsonlState, run_id: str, deleted_a
     return digest.tombstone(deleted_at)
 
 
-def _write_tombstone(folder: JsonlFolder, tombstone: Tombstone) -> None:
+def _text_of(tombstone: Tombstone) -> bytes:
     text = {
         "run_id": tombstone.run_id,
         "deleted_at": format_instant(tombstone.deleted_at),
@@ -57,8 +56,7 @@ def _write_tombstone(folder: JsonlFolder, tombstone: Tombstone) -> None:
         "terminal_event_id": tombstone.terminal_event_id,
         "history_sha256": tombstone.history_sha256,
     }
-    # Its name becomes durable with those of the others.
-    folder.put(tombstone.run_id, ".tombstone.json", encode(text) + b"\n")
+    return encode(text) + b"\n"
 
 
 def _withdraw(folder: JsonlFolder, run_ids: Sequence[str]) -> None:
