@@ -43,10 +43,12 @@ class RunnableRow(NamedTuple):
     due_retries: int
 
 
+# The wakeups of a run are found by its id, not by their time: a planner that expects few to be due would read all that are,
+# for each run again. A plus in SQLite, an OFFSET in PostgreSQL keep it from that.
 SQLITE_ROWS: Final = """
 SELECT claim_at, run_id, build, last_sequence, owner IS NOT NULL OR not_before IS NOT NULL,
-    (SELECT count(*) FROM flow_wakeups AS w WHERE w.run_id = r.run_id AND w.kind = 0 AND w.due_key <= ?1),
-    (SELECT count(*) FROM flow_wakeups AS w WHERE w.run_id = r.run_id AND w.kind = 2 AND w.due_key <= ?1)
+    (SELECT count(*) FROM flow_wakeups AS w WHERE w.run_id = r.run_id AND w.kind = 0 AND +w.due_key <= ?1),
+    (SELECT count(*) FROM flow_wakeups AS w WHERE w.run_id = r.run_id AND w.kind = 2 AND +w.due_key <= ?1)
 FROM flow_runs AS r
 WHERE claim_at <= ?2 AND claim_at IS NOT NULL AND hold IS NULL AND (claim_at, run_id) > (?3, ?4)
 ORDER BY claim_at, run_id LIMIT ?5"""
@@ -54,8 +56,12 @@ SQLITE_LATER: Final = """
 SELECT claim_at FROM flow_runs WHERE claim_at > ? AND hold IS NULL ORDER BY claim_at, run_id LIMIT 1"""
 POSTGRES_ROWS: Final = """
 SELECT r.claim_at, r.run_id, r.build, r.last_sequence, r.owner IS NOT NULL OR r.not_before IS NOT NULL,
-    (SELECT count(*) FROM @schema@.flow_wakeups AS w WHERE w.run_id = r.run_id AND w.kind = 0 AND w.due_key <= $1),
-    (SELECT count(*) FROM @schema@.flow_wakeups AS w WHERE w.run_id = r.run_id AND w.kind = 2 AND w.due_key <= $1),
+    (SELECT count(*) FROM (
+        SELECT w.due_key FROM @schema@.flow_wakeups AS w WHERE w.run_id = r.run_id AND w.kind = 0 OFFSET 0
+    ) AS own WHERE own.due_key <= $1),
+    (SELECT count(*) FROM (
+        SELECT w.due_key FROM @schema@.flow_wakeups AS w WHERE w.run_id = r.run_id AND w.kind = 2 OFFSET 0
+    ) AS own WHERE own.due_key <= $1),
     coalesce($6::bigint, @schema@.flow_clock())
 FROM @schema@.flow_runs AS r
 WHERE r.claim_at <= $2::bigint AND r.claim_at IS NOT NULL AND r.hold IS NULL AND (r.claim_at, r.run_id) > ($3::bigint, $4)
