@@ -76,6 +76,11 @@ class RuntimeProgram:
         """The pass that was asked last counts."""
         self._kept.accepted()
 
+    @property
+    def kept_bytes(self) -> int:
+        """About how much a coroutine that is kept takes."""
+        return self._kept.size
+
     def close(self) -> None:
         """Ends a coroutine that is kept (R63)."""
         self._kept.close()

@@ -165,6 +165,11 @@ class Program(Protocol):
         stays good (R4)."""
         ...
 
+    @property
+    def kept_bytes(self) -> int:
+        """About how much is kept between asks."""
+        ...
+
     def close(self) -> None:
         """Lets go of what is kept between asks; it can be asked again all the same (R63)."""
         ...

@@ -128,7 +128,7 @@ class FlowEngine(Inspection):
     `cancel_grace` for steps that a cancellation took away (R21); `settle_grace` for steps that still run when the drive is
     refused, None to wait for them (R14); `lease`, `lease_ttl` and `poll_interval` for other
     engines' appends (R2); `max_failures` of a worker's drives before a hold (R44); `max_history_events` (R6);
-    `cache_bytes` of idle projections, counted by their histories; `observer` and its queue's `observer_limit` (R52);
+    `cache_bytes` of idle projections and coroutines, about; `observer` and its queue's `observer_limit` (R52);
     `strict_replay` replays async workflows from the start at each ask and asserts the same commands (R63); `random` for
     back-off only; `codec` for what payloads are stored as (R42).
     """
@@ -708,12 +708,12 @@ class FlowEngine(Inspection):
             session.evicted()
             return
         self._sessions.move_to_end(session.run_id)
-        total = sum(s.size for s in self._sessions.values())
+        total = sum(s.weight for s in self._sessions.values())
         for oldest in list(self._sessions.values()):
             if total <= self._cache_bytes:
                 return
             if not oldest.users and oldest.active is None:
-                total -= oldest.size
+                total -= oldest.weight
                 del self._sessions[oldest.run_id]
                 oldest.evicted()
 

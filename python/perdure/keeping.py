@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 __all__ = ["KeptCoroutine"]
 
+_COROUTINE_BYTES: Final = 12_000
+_CALL_BYTES: Final = 200
+"""As measured by benches/bench_coroutine.py."""
 _NO_LIMITS: Final[Mapping[str, int]] = {}
 
 
@@ -40,6 +43,11 @@ class KeptCoroutine:
     def limits(self) -> Mapping[str, int]:
         """Time limits by `options` of the steps that are open, ms."""
         return _NO_LIMITS if self._replay is None else self._replay.limits
+
+    @property
+    def size(self) -> int:
+        """About how many bytes the coroutine takes, beside what the workflow itself holds."""
+        return 0 if self._replay is None else _COROUTINE_BYTES + _CALL_BYTES * self._replay.calls
 
     def ask(self, spec: WorkflowSpec, reads: Reads) -> RuntimeCommand | None:
         """The next command; None if this is no coroutine to keep. Raises what ends the pass."""

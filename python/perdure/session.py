@@ -325,6 +325,11 @@ class Session:
             self._program = self._shell.program(self.run_id)
         return self._program
 
+    @property
+    def weight(self) -> int:
+        """What the session counts in the engine's cache, bytes."""
+        return self.size + (0 if self._program is None else self._program.kept_bytes)
+
     def evicted(self) -> None:
         """The engine lets go of this session."""
         program, self._program = self._program, None

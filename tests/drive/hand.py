@@ -60,6 +60,10 @@ class _Program:
     def accepted(self) -> None:
         """Nothing is kept."""
 
+    @property
+    def kept_bytes(self) -> int:
+        return 0
+
     def close(self) -> None:
         """Nothing is kept."""
 

@@ -455,6 +455,11 @@ class Replay:
     # -- for the driver's end ------------------------------------------------------------------------------------
 
     @property
+    def calls(self) -> int:
+        """How many steps, waits and hooks the code has asked for."""
+        return len(self._used)
+
+    @property
     def requested(self) -> bool:
         return self._requested > 0
 
