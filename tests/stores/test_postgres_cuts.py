@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import replace
 from random import Random
 
 import psycopg
 import pytest
-from stores.wire import Cut, Wire
+from stores.wire import Cut, Wire, impatient
 
 from perdure.errors import EventConflict, LeaseLost, OutcomeUnknown, StoreUnavailable
 from perdure.kernel import Batch, load
@@ -37,11 +37,15 @@ def step(number: int) -> Draft:
 
 
 @asynccontextmanager
-async def over(wire: Wire, schema: str, answer_seconds: float = 60) -> AsyncIterator[PostgresEventStore]:
+async def over(wire: Wire, schema: str) -> AsyncIterator[PostgresEventStore]:
     async with wire.up() as address:
-        store = await PostgresEventStore.connect(address, schema=schema, answer_seconds=answer_seconds)
+        store = await PostgresEventStore.connect(address, schema=schema)
         yield store
         await store.close()
+
+
+def patience(cut: Cut, store: PostgresEventStore) -> AbstractContextManager[None]:
+    return impatient(store) if cut == "silence" else nullcontext()
 
 
 async def written(schema: str, batch: Batch) -> bool:
@@ -60,13 +64,13 @@ async def written(schema: str, batch: Batch) -> bool:
 def test_a_commit_cut_off_is_unknown_and_settles_by_committing_again(schema: str, cut: Cut, kind: str) -> None:
     async def test() -> None:
         wire = Wire()
-        async with over(wire, schema, answer_seconds=0.3) as store:
+        async with over(wire, schema) as store:
             story = Story(PURE, "r")
             await story.write(store, created(), started(), lease=replace(ME, claim="firm"))
             lease = None if kind == "foreign" else replace(ME, epoch=1)
             append = Append(story.batch(hook("h", "canary-cut") if kind == "a hook" else step(1)), lease)
             wire.cut = cut
-            with pytest.raises(OutcomeUnknown, match="commit the same batch again") as found:
+            with pytest.raises(OutcomeUnknown, match="commit the same batch again") as found, patience(cut, store):
                 await store.commit([append])
             assert "canary" not in f"{found.value!r}{found.value.__cause__}{found.value.__context__}"
             assert await written(schema, append.batch) == WRITTEN[cut]
@@ -84,7 +88,7 @@ def test_a_commit_cut_off_is_unknown_and_settles_by_committing_again(schema: str
 def test_a_group_cut_off_is_unknown_to_each_of_its_callers(schema: str, cut: Cut) -> None:
     async def test() -> None:
         wire = Wire()
-        async with over(wire, schema, answer_seconds=0.3) as store:
+        async with over(wire, schema) as store:
             stories = [Story(PURE, f"r{number}") for number in range(4)]
             for story in stories:
                 await story.write(store, created(), started(), lease=replace(ME, claim="firm"))
@@ -93,7 +97,8 @@ def test_a_group_cut_off_is_unknown_to_each_of_its_callers(schema: str, cut: Cut
             # The first goes out alone, the others wait for it and go together.
             await calls[0]
             wire.cut = cut
-            answers = await asyncio.gather(*calls[1:], return_exceptions=True)
+            with patience(cut, store):
+                answers = await asyncio.gather(*calls[1:], return_exceptions=True)
             assert [type(answer) for answer in answers] == [OutcomeUnknown] * 3
             assert len({id(answer) for answer in answers}) == 3
             assert [await written(schema, batch) for batch in batches[1:]] == [WRITTEN[cut]] * 3
@@ -105,10 +110,10 @@ def test_a_group_cut_off_is_unknown_to_each_of_its_callers(schema: str, cut: Cut
 def test_a_claim_cut_off_is_unknown_and_the_row_tells_whose_lease_it_is(schema: str, cut: Cut) -> None:
     async def test() -> None:
         wire = Wire()
-        async with over(wire, schema, answer_seconds=0.3) as store:
+        async with over(wire, schema) as store:
             await Story(PURE, "r").write(store, created())
             wire.cut = cut
-            with pytest.raises(OutcomeUnknown):
+            with pytest.raises(OutcomeUnknown), patience(cut, store):
                 await store.claim("me", 1, ttl_ns=60 * SECOND)
             state = await store.lease("r")
             assert (state.owner, state.epoch) == (("me", 1) if WRITTEN[cut] else (None, 0))

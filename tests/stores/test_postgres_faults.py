@@ -10,7 +10,7 @@ from datetime import timedelta
 
 import psycopg
 import pytest
-from stores.wire import Wire
+from stores.wire import Wire, impatient
 
 from perdure import Flow, FlowEngine, RuntimeCommand, WorkflowContext
 from perdure.errors import OutcomeUnknown, StoreError, StoreUnavailable
@@ -192,13 +192,15 @@ def test_a_lock_that_takes_too_long_is_a_store_that_is_unavailable(schema: str) 
 
 def test_a_server_that_does_not_answer_leaves_the_outcome_unknown(schema: str) -> None:
     async def test() -> None:
-        store = await PostgresEventStore.connect(shared_server().url, schema=schema, answer_seconds=0.2)
+        store = await PostgresEventStore.connect(shared_server().url, schema=schema)
         story = Story(PURE, "r")
         await story.write(store, created())
         batch = story.batch(started())
         async with locked(store, ONE_RUN):
-            with pytest.raises(OutcomeUnknown):
-                await store.commit([Append(batch)])
+            with pytest.raises(OutcomeUnknown), impatient(store, 2):
+                committing = asyncio.create_task(store.commit([Append(batch)]))
+                await session_that_waits()
+                await committing
             # Nobody waits for it any more, so the server ends it, though it still waits for the lock.
             waiting = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
             while await operator(waiting):  # noqa: ASYNC110 - the server tells nobody

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Literal
 
+from perdure.stores.postgres import PostgresEventStore
 from perdure.testing.postgres import shared_server
 
-__all__ = ["Cut", "Wire"]
+__all__ = ["Cut", "Wire", "impatient"]
 
 Cut = Literal["question", "silence", "answer", "half an answer"]
 """Where the wire breaks: before a question reaches the server; after it, with an answer that never comes; with the answer
 lost; in the midst of it. Only the silence keeps the connection open."""
+
+
+@contextmanager
+def impatient(store: PostgresEventStore, seconds: float = 0.2) -> Iterator[None]:
+    """The store waits for answers for no longer than it takes to see that there is none."""
+    before, store._asking._answer_seconds = store._asking._answer_seconds, seconds
+    yield
+    store._asking._answer_seconds = before
 
 
 class Wire:
