@@ -50,7 +50,7 @@ from perdure.stores.rules import (
     record_from,
     summary_of,
 )
-from perdure.stores.runnable import POSTGRES_LATER, POSTGRES_ROWS, START, bound, runnable_page, summaries_of
+from perdure.stores.runnable import POSTGRES_ROWS, START, bound, runnable_page, summaries_of
 from perdure.stores.task_rows import TaskRows
 
 __all__ = ["Durability", "PostgresEventStore"]
@@ -243,10 +243,11 @@ class PostgresEventStore(PostgresRetention):
         """As `FlowEventStore.runnable`."""
         check_limit(limit)
         key, (claim_at, run_id) = due_key(min(max(now, MIN_NS), MAX_NS)), after or START
-        rows = await self._rows(POSTGRES_ROWS, key, bound(now), claim_at, run_id, limit, self._test_time())
-        later = await self._rows(POSTGRES_LATER, now // 1000) if len(rows) < limit else []
+        values = (key, bound(now), claim_at, run_id, limit, self._test_time(), now // 1000)
+        found = await self._rows(POSTGRES_ROWS, *values)
+        rows, later = [row for row in found if row[1] is not None], [row[0] for row in found if row[1] is None]
         clock = rows[0][-1] if rows else 0
-        return runnable_page([row[:-1] for row in rows], now, clock, limit, later[0][0] if later else None)
+        return runnable_page([row[:-1] for row in rows], now, clock, limit, later[0] if later else None)
 
     async def last_sequences(self, run_ids: Sequence[str]) -> dict[str, int]:
         """As `FlowEventStore.last_sequences`."""

@@ -15,7 +15,6 @@ from perdure.stores.leases import microseconds
 from perdure.stores.rules import Tally, summary_of
 
 __all__ = [
-    "POSTGRES_LATER",
     "POSTGRES_ROWS",
     "SQLITE_LATER",
     "SQLITE_ROWS",
@@ -55,7 +54,7 @@ ORDER BY claim_at, run_id LIMIT ?5"""
 SQLITE_LATER: Final = """
 SELECT claim_at FROM flow_runs WHERE claim_at > ? AND hold IS NULL ORDER BY claim_at, run_id LIMIT 1"""
 POSTGRES_ROWS: Final = """
-SELECT r.claim_at, r.run_id, r.build, r.last_sequence, r.owner IS NOT NULL OR r.not_before IS NOT NULL,
+(SELECT r.claim_at, r.run_id, r.build, r.last_sequence, r.owner IS NOT NULL OR r.not_before IS NOT NULL,
     (SELECT count(*) FROM (
         SELECT w.due_key FROM @schema@.flow_wakeups AS w WHERE w.run_id = r.run_id AND w.kind = 0 OFFSET 0
     ) AS own WHERE own.due_key <= $1),
@@ -65,10 +64,11 @@ SELECT r.claim_at, r.run_id, r.build, r.last_sequence, r.owner IS NOT NULL OR r.
     coalesce($6::bigint, @schema@.flow_clock())
 FROM @schema@.flow_runs AS r
 WHERE r.claim_at <= $2::bigint AND r.claim_at IS NOT NULL AND r.hold IS NULL AND (r.claim_at, r.run_id) > ($3::bigint, $4)
-ORDER BY r.claim_at, r.run_id LIMIT $5::bigint"""
-POSTGRES_LATER: Final = """
-SELECT r.claim_at FROM @schema@.flow_runs AS r
-WHERE r.claim_at > $1::bigint AND r.claim_at IS NOT NULL AND r.hold IS NULL ORDER BY r.claim_at, r.run_id LIMIT 1"""
+ORDER BY r.claim_at, r.run_id LIMIT $5::bigint)
+UNION ALL
+(SELECT r.claim_at, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM @schema@.flow_runs AS r
+WHERE r.claim_at > $7::bigint AND r.claim_at IS NOT NULL AND r.hold IS NULL ORDER BY r.claim_at, r.run_id LIMIT 1)"""
+"""Both answers in one round trip; the row of the later one has no run id."""
 
 
 def bound(now: int) -> int:
