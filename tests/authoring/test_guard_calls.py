@@ -23,7 +23,11 @@ from typing import Any
 
 import pytest
 
-from perdure.guard import Guard
+from perdure.blocking import BlockingFlowEngine
+from perdure.commands import RuntimeCommand
+from perdure.context import WorkflowContext
+from perdure.flow import Flow
+from perdure.guard import Guard, GuardMode, GuardWarning
 from perdure.guard_calls import GuardViolation
 
 GUARD = Guard("raise")
@@ -168,3 +172,44 @@ def test_nothing_is_touched_before_somebody_asks() -> None:
         "assert time.time is not before[0]\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+# -- through an engine ----------------------------------------------------------------------------------------------
+
+
+def test_a_command_workflow_is_refused_and_its_steps_are_not() -> None:
+    flow = Flow(guard="raise")
+
+    @flow.step(name="clock")
+    def read_clock() -> bool:
+        return time.time() > 0
+
+    @flow.workflow("good")
+    def good(ctx: WorkflowContext) -> RuntimeCommand:
+        if not ctx.step_completed("s"):
+            return ctx.schedule_step("s", "clock")
+        return ctx.complete(ctx.step_output("s"))
+
+    @flow.workflow("bad")
+    def bad(ctx: WorkflowContext) -> RuntimeCommand:
+        return ctx.complete(sorted({"a"}, key=lambda _: clock()))
+
+    clock: Any = vars(time)["time"]  # where no lint sees it
+    with BlockingFlowEngine(flow) as engine:
+        assert engine.run("good").output is True
+        with pytest.raises(GuardViolation, match=r"time\.time\(\) was called in a workflow") as caught:
+            engine.start("bad", run_id="r")
+        assert caught.value.run_id == "r"
+        assert not engine.snapshot("r").terminal
+
+
+def test_what_is_seen_at_registration() -> None:
+    def w(ctx: WorkflowContext) -> RuntimeCommand:
+        return ctx.complete(random.random())
+
+    modes: list[GuardMode] = ["warn", "raise"]
+    for guard in modes:
+        with pytest.warns(GuardWarning, match=r"\[random\] random.random in .*w: ") as caught:
+            Flow(guard=guard).workflow("w")(w)
+        assert (caught[0].filename, caught[0].lineno) == (__file__, w.__code__.co_firstlineno + 1)
+    Flow(guard="off").workflow("w")(w)
