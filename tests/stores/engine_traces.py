@@ -256,7 +256,7 @@ class _Host:
                 )
             ),
         ]
-        return usual * 4 + seldom
+        return usual * 2 + seldom
 
     async def _look(self, now: Instant) -> list[object]:
         engine = self.engine

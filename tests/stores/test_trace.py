@@ -24,7 +24,7 @@ from perdure.testing.virtual_time import VirtualTimeLoop, run
 SEEDS = int(os.environ.get("TRACES", "3"))
 """How many traces there are; `make traces` asks for more."""
 STEPS = 300
-ENGINE_STEPS = 60
+ENGINE_STEPS = 90
 
 
 def opened(name: str, folder: Path, clock: Callable[[], int], schema: str) -> FlowEventStore:
