@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing, suppress
+from dataclasses import replace
 from datetime import timedelta
 
 import psycopg
@@ -14,13 +15,15 @@ from stores.wire import Wire, impatient
 
 from perdure import Flow, FlowEngine, RuntimeCommand, WorkflowContext
 from perdure.errors import OutcomeUnknown, StoreError, StoreUnavailable
-from perdure.kernel import Batch, load
-from perdure.stores.base import Append, Committed
+from perdure.kernel import load
+from perdure.stores.base import Append, Committed, Lease
 from perdure.stores.postgres import PostgresEventStore
-from perdure.testing._stories import START, Story, created, hook, started, wait
+from perdure.testing._stories import SECOND, START, Story, created, hook, started, wait
 from perdure.testing.postgres import PostgresServer, shared_server
 
 PURE = load("pure")
+ME = Lease("me", 3600 * SECOND)
+STEP = {"type": "step_created", "step_name": "s", "input": None, "retry": {"max_attempts": 1, "delay_ms": 0}}
 
 flow = Flow()
 
@@ -197,9 +200,10 @@ def test_a_server_that_does_not_answer_leaves_the_outcome_unknown(schema: str) -
         await story.write(store, created())
         batch = story.batch(started())
         async with locked(store, ONE_RUN):
-            with pytest.raises(OutcomeUnknown), impatient(store, 2):
+            with impatient(store, 2):
                 committing = asyncio.create_task(store.commit([Append(batch)]))
                 await session_that_waits()
+            with pytest.raises(OutcomeUnknown):
                 await committing
             # Nobody waits for it any more, so the server ends it, though it still waits for the lock.
             waiting = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
@@ -268,23 +272,26 @@ def test_a_server_stopped_at_once_under_load_loses_nothing_acknowledged() -> Non
     acknowledged: dict[str, int] = {}
     progress = asyncio.Event()
 
-    async def writer(store: PostgresEventStore, run_id: str, stop: asyncio.Event) -> None:
+    async def writer(store: PostgresEventStore, run_id: str, leased: bool, stop: asyncio.Event) -> None:
         story = Story(PURE, run_id)
-        drafts = [created(), started()]
+        drafts, lease = [created(), started()], replace(ME, claim="firm") if leased else None
         while not stop.is_set():
-            batch = story.batch(*drafts)
-            if not await settled(store, batch):
+            append = Append(story.batch(*drafts), lease)
+            batch = append.batch
+            if not await settled(store, append):
                 # An outcome that was unknown and was a commit: its first event id proves it.
                 assert batch.event_ids[0].encode() in await store.history(run_id, batch.expected_sequence)
             story.accept(batch)
             acknowledged[run_id] = batch.last_sequence
             progress.set()
             drafts = [wait(f"w{batch.last_sequence}", START)]
+            if leased:
+                drafts, lease = [STEP | {"step_id": f"s{batch.last_sequence}"}], replace(ME, epoch=1)
 
-    async def settled(store: PostgresEventStore, batch: Batch) -> bool:
+    async def settled(store: PostgresEventStore, append: Append) -> bool:
         while True:
             with suppress(StoreUnavailable, OutcomeUnknown):
-                (answer,) = await store.commit([Append(batch)])
+                (answer,) = await store.commit([append])
                 return isinstance(answer, Committed)
             await asyncio.sleep(0.01)
 
@@ -293,7 +300,7 @@ def test_a_server_stopped_at_once_under_load_loses_nothing_acknowledged() -> Non
         stop = asyncio.Event()
         async with asyncio.TaskGroup() as tasks:
             for number in range(8):
-                tasks.create_task(writer(store, f"r{number}", stop))
+                tasks.create_task(writer(store, f"r{number}", number % 2 == 0, stop))
             for _ in range(4):
                 for _ in range(20):
                     progress.clear()
