@@ -19,7 +19,17 @@ from perdure.kernel import load
 
 __all__ = ["app", "run"]
 
-_MODULES: Final = ("worker", "scheduler", "dead_letters", "migrate", "exchange", "retention")
+_MODULES: Final = (
+    "worker",
+    "scheduler",
+    "task_worker",
+    "runs",
+    "acting",
+    "dead_letters",
+    "migrate",
+    "exchange",
+    "retention",
+)
 """The modules of `perdure.cli` with commands, in the order of `perdure --help`."""
 _INTERRUPTED: Final = 130  # as a shell reports what Ctrl-C ended
 
