@@ -169,17 +169,17 @@ async def test_bug_10_a_late_ack_does_not_touch_the_second_worker(place: Place) 
 LEASES = ["", "../x", "/etc/passwd", "a/b", "\\x", "x\x00y", "\ud800", "A" * 32, "0" * 31, "0" * 33, "0" * 32 + "\n"]
 
 
-@pytest.mark.parametrize("lease_id", [*LEASES, uuid.uuid4().hex, str(uuid.uuid4())], ids=ascii)
-async def test_scenario_77_a_lease_id_is_a_value_and_never_a_path(place: Place, lease_id: str) -> None:
+async def test_scenario_77_a_lease_id_is_a_value_and_never_a_path(place: Place) -> None:
     queue = place.queue()
     await filled(queue, 1)
     lease = await taken(queue)
     before = sorted(path.name for path in place.folder.iterdir())
-    calls: list[Any] = [queue.ack(lease_id), queue.heartbeat(lease_id), queue.nack(lease_id, reason="x")]
-    for call in [*calls, queue.dead_letter(lease_id, "x")]:
-        assert (await raised(TaskLeaseLost, call)).lease_id == lease_id
-    assert not await queue.redrive(lease_id)
-    assert not await queue.drop(lease_id)
+    for lease_id in (*LEASES, uuid.uuid4().hex, str(uuid.UUID(lease.lease_id)), lease.lease_id.upper()):
+        calls: list[Any] = [queue.ack(lease_id), queue.heartbeat(lease_id), queue.nack(lease_id, reason="x")]
+        for call in [*calls, queue.dead_letter(lease_id, "x")]:
+            assert (await raised(TaskLeaseLost, call)).lease_id == lease_id
+        assert not await queue.redrive(lease_id)
+        assert not await queue.drop(lease_id)
     assert sorted(path.name for path in place.folder.iterdir()) == before
     assert await sizes(queue) == (0, 1, 0)
     await queue.ack(lease.lease_id)

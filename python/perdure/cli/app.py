@@ -22,7 +22,6 @@ __all__ = ["app", "run"]
 _MODULES: Final = (
     "worker",
     "scheduler",
-    "task_worker",
     "runs",
     "acting",
     "dead_letters",
