@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from perdure import payload
 from perdure.codec import Coding
-from perdure.errors import RunNotFound
+from perdure.errors import RunNotFound, StoreError
 from perdure.kernel import Run
 from perdure.model import WorkflowRunSnapshot
 from perdure.stores.base import FlowEventStore, RunFilter, RunPage, RunSummary, Wakeup
@@ -77,13 +77,19 @@ class Inspection(ABC):
         """The earliest wait or delayed retry, due or not, in the shape of `list_open_suspensions`; None if there is
         none.
 
-        Its `due` says whether `now` has reached it."""
-        moment = moment_ns("now", now)
-        while (wakeup := await self.store.next_scheduled_wakeup()) is not None:
+        Its `due` says whether `now` has reached it. Raises `StoreError` if the index names one that no history holds."""
+        moment, before = moment_ns("now", now), None
+        while (wakeup := await self.store.next_scheduled_wakeup()) not in (None, before):
             look = partial(_suspensions, coding=self._coding, now=moment, only=(wakeup.kind, wakeup.subject_id))
             if found := await self._look(wakeup.run_id, look):
                 return found[0]
-        return None
+            before = wakeup  # resolved between the two looks, unless the index says it again
+        if wakeup is None:
+            return None
+        raise StoreError(
+            f"the index names {wakeup.kind} {wakeup.subject_id!r} of run {wakeup.run_id!r}, which its history does not hold; "
+            "restore the database from a backup, or export the runs and import them into a new one"
+        )
 
     async def list_open_suspensions(self, now: Moment) -> list[dict[str, Any]]:
         """Open waits, hooks and delayed retries of open runs: {kind, run_id, wait | hook | step, due (not for hooks)},

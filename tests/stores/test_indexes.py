@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from random import Random
 
@@ -15,9 +17,13 @@ import pytest
 from stores.tables import compare_with_replay
 
 import perdure
+from perdure import Flow, FlowEngine
+from perdure.errors import StoreError
+from perdure.instant import Instant, due_key
 from perdure.kernel import DEFAULT_MAX_EVENT_BYTES, load
 from perdure.stores import JsonlEventStore, PostgresEventStore, SqliteEventStore
 from perdure.stores.base import FlowEventStore
+from perdure.testing._stories import SECOND, START, Story, created, wait
 from perdure.testing.postgres import shared_server
 
 WRITER = """
@@ -112,3 +118,18 @@ def test_65_indexes_equal_a_replay_after_a_kill_at_a_random_moment(
     for life in range(3):
         acknowledged |= killed_writer(address, schema, life, random.randint(5, 120))
         asyncio.run(check())
+
+
+def test_an_index_that_names_what_no_history_holds_is_said_and_not_asked_for_ever(tmp_path: Path) -> None:
+    async def test() -> None:
+        store = SqliteEventStore(tmp_path / "runs.db")
+        async with FlowEngine(Flow(), store, kernel="pure") as engine:
+            await Story(load("pure"), "r").write(store, created(), wait("w", START))
+            assert await engine.next_wakeup(Instant(START)) is not None
+            with closing(sqlite3.connect(tmp_path / "runs.db", isolation_level=None)) as connection:
+                connection.execute("INSERT INTO flow_wakeups VALUES ('r', 0, 'v', ?)", (due_key(START - SECOND),))
+            with pytest.raises(StoreError, match="names wait 'v' of run 'r', which its history does not hold"):
+                await engine.next_wakeup(Instant(START))
+        await store.close()
+
+    asyncio.run(asyncio.wait_for(test(), 60))
