@@ -52,7 +52,7 @@ LAYERS: dict[str, Layer] = {
         # `builds` holds values only, a build id and the set it is compatible with; what acts on them is dispatch.
         (
             *("model", "spec", "policy", "values", "envelope", "snapshot", "commands", "payload", "wire"),
-            *("payload_rules", "payload_encode", "payload_decode", "outcome", "builds", "codec"),
+            *("payload_rules", "payload_unions", "payload_encode", "payload_decode", "outcome", "builds", "codec"),
         ),
         uses=("leaf", "model", "seam"),
         third_party=("orjson", "msgspec"),

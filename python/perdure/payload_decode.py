@@ -19,6 +19,7 @@ import orjson
 
 from perdure.errors import Serialization
 from perdure.payload_rules import is_model, key_path, refusal
+from perdure.payload_unions import Place, read, rewritten
 
 __all__ = ["decode", "decode_as", "decoder"]
 
@@ -88,12 +89,18 @@ def _make(kind: Any) -> msgspec.json.Decoder[Any]:
         return msgspec.json.Decoder(kind, dec_hook=_custom)
     except TypeError as error:
         text = str(error)
+    if text.startswith("Type unions"):
+        other = rewritten(kind)
+        try:
+            return msgspec.json.Decoder(other, dec_hook=_custom)
+        except TypeError as error:
+            text = str(error)
     reason, _, culprit = text.partition(" - type ")
     named = culprit.removesuffix(" is not supported").strip("`") or _type_name(kind)
     if reason.startswith("Type unions"):
         raise TypeError(
-            f"{named} is ambiguous: its members look alike in JSON ({reason}). Name one type, or put the union into a "
-            "pydantic model or make its members msgspec.Struct classes with tag=True"
+            f"{named} is ambiguous: its members look alike in JSON ({reason}). Name one type, or make its members "
+            'objects, each with a field such as `kind: Literal["card"]`'
         )
     raise TypeError(f"JSON cannot be decoded to {named}: {reason}")
 
@@ -159,6 +166,8 @@ def _renamed(kind: type) -> dict[str, str]:
 
 
 def _custom(kind: type, value: object) -> object:
+    if issubclass(kind, Place):
+        return read(kind, value, _inside)
     if not is_model(kind):
         return value  # msgspec then says that it expected `kind`
     try:
@@ -168,6 +177,17 @@ def _custom(kind: type, value: object) -> object:
         inner = "".join(f"[{part}]" if isinstance(part, int) else key_path(part) for part in problem["loc"])
         # As a ValueError, so that msgspec adds the way to this model; `_unreadable` puts the two together.
         raise ValueError(f"{_MISFIT}{kind.__name__} ({problem['type']}){_INNER}{inner}") from None
+
+
+def _inside(kind: Any, value: object, way: str) -> object:
+    """A part of a value that msgspec handed over, decoded to its own annotation."""
+    try:
+        return decoder(kind).decode(_json(value))
+    except msgspec.ValidationError as error:
+        text, _, path = str(error).partition(" - at `")
+        reason, _, inner = text.partition(_INNER)
+        step = key_path(way) if way else ""
+        raise ValueError(f"{reason}{_INNER}{step}{path.rstrip('`')[1:]}{inner}") from None
 
 
 _MISFIT: Final = "does not fit "
@@ -199,9 +219,10 @@ def _unreadable(error: Exception, kind: Any, raw: bytes = b"") -> Serialization:
         path = _located(raw, kind, path, text)
     if text == "Number out of range":
         return refusal(path, "a number is beyond what a float can hold")
-    if text.startswith(_MISFIT) and _INNER in text:
-        reason, inner = text.split(_INNER)
-        return refusal(path + inner, reason)
+    text, _, inner = text.partition(_INNER)
+    path += inner
+    if text.startswith(_MISFIT):
+        return refusal(path, text)
     reason = text if text.startswith(_SAFE_REASONS) else "the value does not fit"
     return refusal(path, f"{reason}, decoding {_type_name(kind)}")
 
