@@ -12,8 +12,8 @@ import pytest
 
 from perdure import Flow, InvalidTransition, NonDeterministic, RetryPolicy, RuntimeCommand, WorkflowContext
 from perdure.instant import Instant
-from scenarios.conftest import world_in_both_shells  # noqa: F401 - is this module's `world`
 from scenarios.kit import Crash, WatchedStore, World, stored, story
+from scenarios.worlds import world_in_both_shells  # noqa: F401 - is this module's `world`
 
 Work = Callable[[str], Awaitable[Any]]
 ONCE = RetryPolicy.none()

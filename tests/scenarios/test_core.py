@@ -22,8 +22,8 @@ from perdure import (
     WorkflowRaised,
     WorkflowSpec,
 )
-from scenarios.conftest import world_in_both_shells  # noqa: F401 - is this module's `world`
 from scenarios.kit import TOKEN, World, one_workflow, stored, story
+from scenarios.worlds import world_in_both_shells  # noqa: F401 - is this module's `world`
 
 TWO_STEPS = [
     "run_created",

@@ -19,8 +19,8 @@ from perdure import (
     WorkflowContext,
     WorkflowProgress,
 )
-from scenarios.conftest import world_in_both_shells  # noqa: F401 - is this module's `world`
 from scenarios.kit import TOKEN, World, stored
+from scenarios.worlds import world_in_both_shells  # noqa: F401 - is this module's `world`
 
 Ask = Callable[[WorkflowContext], RuntimeCommand]
 MINUTE = timedelta(seconds=60)

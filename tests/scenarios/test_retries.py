@@ -12,8 +12,8 @@ from perdure import kernel as kernels
 from perdure.commands import RawCommand
 from perdure.instant import Instant
 from perdure.kernel import KernelName
-from scenarios.conftest import world_in_both_shells  # noqa: F401 - is this module's `world`
 from scenarios.kit import World, stored, story
+from scenarios.worlds import world_in_both_shells  # noqa: F401 - is this module's `world`
 
 U64 = 2**64 - 1
 I64 = 2**63 - 1

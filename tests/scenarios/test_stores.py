@@ -37,8 +37,8 @@ from perdure.stores import MemoryEventStore, PostgresEventStore, SqliteEventStor
 from perdure.stores.base import Append, Committed, FlowEventStore
 from perdure.testing._store_suite import StoreClock
 from perdure.testing.postgres import shared_server
-from scenarios.conftest import world_on_every_store  # noqa: F401 - is this module's `world`
 from scenarios.kit import TOKEN, Clock, World, one_workflow, stored
+from scenarios.worlds import world_on_every_store  # noqa: F401 - is this module's `world`
 
 START = b'{"op":"start","spec":%b,"input":null,"drive":false}' % WorkflowSpec.python("flow", "1").to_json()
 STARTED = b'{"type":"run_started"}'
