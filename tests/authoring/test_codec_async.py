@@ -195,7 +195,7 @@ def test_a_payload_that_does_not_fit_leaves_the_run_open() -> None:
 def test_an_ambiguous_parameter_of_an_async_workflow_is_refused() -> None:
     flow = Flow()
 
-    async def w(ctx: AsyncContext, order: Order | Item) -> None: ...
+    async def w(ctx: AsyncContext, order: bytes | str) -> None: ...
 
     with pytest.raises(TypeError, match="parameter 'order' of workflow 'w' has a type .* ambiguous"):
         flow.workflow("w")(w)
