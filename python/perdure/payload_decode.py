@@ -79,6 +79,9 @@ def decoder(kind: Any) -> msgspec.json.Decoder[Any]:
     return _decoder(kind)
 
 
+_UNIONS: Final = ("Type unions", "If a type union")
+
+
 @lru_cache(maxsize=1024)
 def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
     return _make(kind)
@@ -89,7 +92,7 @@ def _make(kind: Any) -> msgspec.json.Decoder[Any]:
         return msgspec.json.Decoder(kind, dec_hook=_custom)
     except TypeError as error:
         text = str(error)
-    if text.startswith("Type unions"):
+    if text.startswith(_UNIONS):
         other = rewritten(kind)
         try:
             return msgspec.json.Decoder(other, dec_hook=_custom)
@@ -97,10 +100,11 @@ def _make(kind: Any) -> msgspec.json.Decoder[Any]:
             text = str(error)
     reason, _, culprit = text.partition(" - type ")
     named = culprit.removesuffix(" is not supported").strip("`") or _type_name(kind)
-    if reason.startswith("Type unions"):
+    if reason.startswith(_UNIONS):
         raise TypeError(
             f"{named} is ambiguous: its members look alike in JSON ({reason}). Name one type, or make its members "
-            'objects, each with a field such as `kind: Literal["card"]`'
+            'dataclasses, each with a field such as `kind: Literal["card"]`; in a field of a TypedDict, NamedTuple or '
+            "msgspec.Struct they must be msgspec.Struct classes with tag=True"
         )
     raise TypeError(f"JSON cannot be decoded to {named}: {reason}")
 

@@ -10,7 +10,7 @@ import dataclasses
 import operator
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, MutableMapping
 from functools import lru_cache, reduce
 from itertools import permutations
 from typing import Any, ClassVar, Final, Literal, TypeVar, Union
@@ -23,6 +23,9 @@ __all__ = ["Place", "read", "rewritten"]
 
 Decode = Callable[[Any, object, str], Any]
 """Decodes a value to an annotation; the text is the way to it, for complaints."""
+
+
+_DICTS: Final = (dict, Mapping, MutableMapping)
 
 
 class _AnyInstance(type):
@@ -142,13 +145,13 @@ def _rewritten_union(members: tuple[Any, ...]) -> Any:
     others = tuple(rewritten(member) for member in members if not _is_object(member))
     if len(objects) < 2:
         return reduce(operator.or_, (rewritten(member) for member in members))
-    if any(member is dict or typing.get_origin(member) is dict for member in others):
+    if any((typing.get_origin(member) or member) in _DICTS for member in others):
         raise TypeError(f"{_names(members)} is ambiguous: any object is a dict")
     shapes = tuple(_shape(member) for member in objects)
     for one, other in permutations(shapes, 2):
         if other.takes_all_of(one):
             raise TypeError(
-                f"{_names(members)} is ambiguous: a {_name(one.kind)} has all that a {_name(other.kind)} needs. "
+                f"{_names(members)} is ambiguous: {_name(one.kind)} has every key that {_name(other.kind)} needs. "
                 'Give each a field of its own such as `kind: Literal["card"]`'
             )
     names = {"members": shapes, "others": reduce(operator.or_, others) if others else None}

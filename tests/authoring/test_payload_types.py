@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
@@ -275,6 +276,7 @@ CASES: list[tuple[Any, st.SearchStrategy[Any]]] = [
     (Payment, payments),
     (Box[Payment], st.builds(Box, payments)),
     (Payment | Customer, payments | customers),
+    (Cat | Dog | Card, st.builds(Cat, ints) | dogs | cards),
 ]
 
 
@@ -436,8 +438,10 @@ class Mixed(Enum):
     [
         (
             Card | Person,
-            r"Card \| Person is ambiguous: a Person has all that a Card needs\. Give each a field .*Literal",
+            r"Card \| Person is ambiguous: Person has every key that Card needs\. Give each a field .*Literal",
         ),
+        (Card | Mapping[str, int] | Cash, "is ambiguous: any object is a dict"),
+        (Cat | Dog | Sparse | Card, "has every key that Sparse needs"),
         (Card | dict[str, int] | Cash, "is ambiguous: any object is a dict"),
         (Holder, r"Card \| Person is ambiguous"),
         (bytes | str, r"bytes \| str is ambiguous"),
