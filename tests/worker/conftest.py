@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from perdure.stores import MemoryEventStore, PostgresEventStore, SqliteEventStore
+from perdure.stores import JsonlEventStore, MemoryEventStore, PostgresEventStore, SqliteEventStore
 from perdure.stores.base import FlowEventStore
 from perdure.testing.postgres import shared_server
 
@@ -34,7 +34,9 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
             async with asyncio.timeout(PATIENCE_SECONDS):
                 await pyfuncitem.obj(**arguments)
         finally:
-            stores: list[FlowEventStore] = [arguments[name] for name in ("store", "sqlite") if name in arguments]
+            stores: list[FlowEventStore] = [
+                arguments[name] for name in ("store", "shared", "sqlite") if name in arguments
+            ]
             for store in stores:
                 await store.close()
 
@@ -42,13 +44,25 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     return True
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
+@pytest.fixture(params=["memory", "jsonl", "sqlite", "postgres"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> FlowEventStore:
     """A store of each kind, on the true clock."""
     if request.param == "memory":
         return MemoryEventStore()
-    if request.param == "sqlite":
-        return SqliteEventStore(tmp_path / "runs.db", synchronous="NORMAL")
+    if request.param == "jsonl":
+        return JsonlEventStore(tmp_path / "runs")
+    return made(request.param, tmp_path)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def shared(request: pytest.FixtureRequest, tmp_path: Path) -> FlowEventStore:
+    """A store of each kind that several processes can have open."""
+    return made(request.param, tmp_path)
+
+
+def made(kind: str, folder: Path) -> FlowEventStore:
+    if kind == "sqlite":
+        return SqliteEventStore(folder / "runs.db", synchronous="NORMAL")
     return PostgresEventStore(shared_server().url, schema=f"worker {next(SCHEMAS)}")
 
 

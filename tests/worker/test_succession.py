@@ -148,40 +148,36 @@ def quick(ran: list[str]) -> Flow:
 
 @pytest.mark.parametrize("reaped", [True, False])
 async def test_the_runs_of_a_killed_process_are_carried_on_at_once(
-    store: FlowEventStore, tmp_path: Path, reaped: bool
+    shared: FlowEventStore, tmp_path: Path, reaped: bool
 ) -> None:
     """Its lease would have lived for an hour; an idle worker hears of the death from the system, also before somebody has
     asked for the dead one's status."""
-    if isinstance(store, MemoryEventStore):
-        return  # no second process
     ran: list[str] = []
-    async with FlowEngine(quick(ran), store) as engine:
+    async with FlowEngine(quick(ran), shared) as engine:
         await engine.submit("flow", run_id="r")
-        with child(store, tmp_path, "--lease-ttl", "3600") as process:
+        with child(shared, tmp_path, "--lease-ttl", "3600") as process:
             async with working(engine):
                 await asyncio.sleep(0.2)
-                assert (ran, (await store.lease("r")).epoch) == ([], 1)
+                assert (ran, (await shared.lease("r")).epoch) == ([], 1)
                 process.kill()
                 if reaped:
                     process.wait()
                 await until(lambda: _is_over(engine))
         assert ran == ["s"]
         assert (await engine.snapshot("r")).steps["s"].attempt == 1
-        assert (await store.lease("r")).epoch == 2
+        assert (await shared.lease("r")).epoch == 2
 
 
 async def _is_over(engine: FlowEngine) -> bool:
     return (await engine.snapshot("r")).terminal
 
 
-async def test_a_paused_worker_is_succeeded_and_its_commit_refused(store: FlowEventStore, tmp_path: Path) -> None:
+async def test_a_paused_worker_is_succeeded_and_its_commit_refused(shared: FlowEventStore, tmp_path: Path) -> None:
     """SIGSTOP beyond the lease, then SIGCONT: the run is another's, and what the paused one brings is dropped."""
-    if isinstance(store, MemoryEventStore):
-        return  # no second process
     ran: list[str] = []
-    async with FlowEngine(quick(ran), store) as engine:
+    async with FlowEngine(quick(ran), shared) as engine:
         await engine.submit("flow", run_id="r")
-        with child(store, tmp_path, "--lease-ttl", "1") as process:
+        with child(shared, tmp_path, "--lease-ttl", "1") as process:
             process.send_signal(signal.SIGSTOP)
             async with working(engine):
                 await until(lambda: _is_over(engine))

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Collection
 from typing import Final
 
-from perdure.owner import is_dead, process_of
+from perdure.owner import process_of
 
 __all__ = ["DeathWatch"]
 
@@ -19,7 +19,8 @@ class DeathWatch:
     """Watches the processes of known owners: the system tells the moment when one ends. Lives on one event loop, which
     calls `on_death` then."""
 
-    def __init__(self, on_death: Callable[[], None]) -> None:
+    def __init__(self, is_dead: Callable[[str], bool], on_death: Callable[[], None]) -> None:
+        self._is_dead = is_dead
         self._on_death = on_death
         self._descriptors: dict[str, int] = {}
         self._ended: set[str] = set()
@@ -39,7 +40,7 @@ class DeathWatch:
     def _lives(self, owner: str) -> bool:
         if owner in self._descriptors:
             return True
-        if owner in self._ended or is_dead(owner):
+        if owner in self._ended or self._is_dead(owner):
             return False
         if len(self._descriptors) < _MOST and (descriptor := process_of(owner)) is not None:
             try:

@@ -76,10 +76,10 @@ class FlowWorker:
         self._poll = _seconds("poll", poll, 0.001)
         self._grace = _seconds("drain_timeout", drain_timeout, 0.0)
         self._wanted = _wanted_by(engine)
-        self._drives: set[asyncio.Task[None]] = set()
+        self._drives: dict[asyncio.Task[None], str] = {}  # and which run each is of
         self._shunned = ShunnedRuns()
         self._held = HeldRuns(engine, self._wanted)
-        self._deaths = DeathWatch(self._stir)
+        self._deaths = DeathWatch(engine.leasing.is_dead, self._stir)
         self._hints = Hints(engine.store)
         self._stirred = asyncio.Event()
         self._urgent = False  # whether the next look must not wait
@@ -207,7 +207,8 @@ class FlowWorker:
         if free <= 0:
             self._more = True
             return self._poll
-        besides = self._shunned.at(now)
+        # A run that a drive here has just released, and is yet to say why, is not claimed again meanwhile.
+        besides = [*self._shunned.at(now), *self._drives.values()]
         claimed = await self._held.claim(free, besides, now)
         if not claimed:
             ahead = await self._ahead(besides)
@@ -218,7 +219,7 @@ class FlowWorker:
         self._more = True
         for run in claimed:
             task = asyncio.create_task(self._drive(run), name=f"perdure worker {run.run_id}")
-            self._drives.add(task)
+            self._drives[task] = run.run_id
             task.add_done_callback(self._drove)
         pause, self._pause = self._pause, min(self._pause * 2, _LAST_PAUSE)
         if claimed:
@@ -287,7 +288,7 @@ class FlowWorker:
         _log.warning("run %s is left to other workers for %g s", run_id, seconds)
 
     def _drove(self, task: asyncio.Task[None]) -> None:
-        self._drives.discard(task)
+        self._drives.pop(task, None)
         self._stirred.set()
         if self._more or not self._drives:
             self._urgent = True
