@@ -143,6 +143,7 @@ def _of_index(index: MemoryIndex) -> Tables:
     owned = [(row.owner, run_id) for run_id, row in columns.items() if row.owner is not None]
     assert sorted(owned) == sorted((owner, id) for owner, ids in index.leases._owned.items() for id in ids)
     assert index._run_ids == sorted(index._rows)
+    assert index._open == sorted(run_id for run_id, row in index._rows.items() if not row.terminal)
     assert columns.keys() == index._rows.keys()
     return Tables(
         sorted(_run(run_id, row) for run_id, row in index._rows.items()),

@@ -39,6 +39,7 @@ class MemoryIndex:
         self.leases = MemoryClaims()
         self._rows: dict[str, RunRow] = {}
         self._run_ids: list[str] = []
+        self._open: list[str] = []  # those of them that have not ended, which are few beside the others in the end
         # By run, and only for runs that have any.
         self._wakeups_of: dict[str, dict[tuple[str, str], int]] = {}  # (kind, subject id) -> due ns
         self._hooks_of: dict[str, dict[str, bytes]] = {}  # hook id -> token hash
@@ -104,7 +105,7 @@ class MemoryIndex:
                 self.apply(batch)
         finally:
             self._insert = insort
-            for ordered in (self._run_ids, self._due, self._hooks):
+            for ordered in (self._run_ids, self._open, self._due, self._hooks):
                 ordered.sort()
         for terminal, columns in ((False, NEW), (True, NEW._replace(claim_at=None))):
             self.leases.fill([id for id, row in self._rows.items() if row.terminal == terminal], columns)
@@ -117,6 +118,7 @@ class MemoryIndex:
             self._insert(self._run_ids, run_id)
         else:
             self._count(before, -1)
+        self._note_end(run_id, before is not None and not before.terminal, not row.terminal)
         self._rows[run_id] = row
         self._count(row, +1)
         self._apply_wakeups(batch)
@@ -127,7 +129,9 @@ class MemoryIndex:
 
     def remove(self, run_id: str) -> None:
         """Forgets a run that was pruned, all but its tombstone (R51)."""
-        self._count(self._rows.pop(run_id), -1)
+        row = self._rows.pop(run_id)
+        self._count(row, -1)
+        self._note_end(run_id, not row.terminal, False)
         del self._run_ids[bisect_left(self._run_ids, run_id)]
         self._drop_wakeups(run_id, list(self._wakeups_of.get(run_id, ())))
         self._drop_hooks(run_id, list(self._hooks_of.get(run_id, ())))
@@ -138,6 +142,12 @@ class MemoryIndex:
         self.leases.remove(run_id)
         self.history_holds.pop(run_id, None)
         self.tombstones.add(run_id)
+
+    def _note_end(self, run_id: str, was_open: bool, is_open: bool) -> None:
+        if was_open and not is_open:
+            del self._open[bisect_left(self._open, run_id)]
+        elif is_open and not was_open:
+            self._insert(self._open, run_id)
 
     def _apply_wakeups(self, batch: Batch) -> None:
         run_id, upserts = batch.run_id, [(w.kind, w.subject_id, w.due) for w in batch.upsert_wakeups]
@@ -308,7 +318,7 @@ class MemoryIndex:
 
     def runs(self, filter: RunFilter, after: str | None, limit: int) -> RunPage:
         """One page of the run index, by run id."""
-        run_ids = self.leases.held() if filter.held else self._run_ids
+        run_ids = self.leases.held() if filter.held else self._open if filter.terminal is False else self._run_ids
         start = 0 if after is None else bisect_right(run_ids, after)
         found = (
             record_of(run_id, self._rows[run_id], self.leases[run_id].hold)
