@@ -8,12 +8,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import urlencode
 
 import psycopg
 import pytest
 from stores.pgbouncer import pooled_by_transaction
 
 from perdure.kernel import load
+from perdure.stores import open_store
 from perdure.stores.base import Append, Lease
 from perdure.stores.postgres import PostgresEventStore
 from perdure.stores.postgres_hints import channel_of
@@ -212,12 +214,12 @@ def test_behind_pgbouncer_the_store_asks_or_listens_at_a_direct_address(
             assert await operator(LISTENERS, channel_of(schema)) == []
             await here.close()
 
-            here = await PostgresEventStore.connect(pooled, schema=schema, listen_address=shared_server().url)
-            waiting = asyncio.create_task(here.wait_for_change(await here.changes(), 3600))
+            listening = open_store(f"{pooled}?{urlencode({'schema': schema, 'listen_address': shared_server().url})}")
+            waiting = asyncio.create_task(listening.wait_for_change(await listening.changes(), 3600))
             await listener_of(schema)
             await story.write(there, wait("w", START))
             await asyncio.wait_for(waiting, 60)
-            await here.close()
+            await listening.close()
 
     with pooled_by_transaction(tmp_path) as pooled, caplog.at_level(logging.INFO):
         asyncio.run(test(pooled))

@@ -63,7 +63,8 @@ def open_store(address: str, *, migrate: bool = True) -> FlowEventStore:
     if parsed.kind == "jsonl":
         return JsonlEventStore(parsed.text)
     if parsed.kind == "postgres":
-        options = {} if parsed.schema is None else {"schema": parsed.schema}
+        given = {"schema": parsed.schema, "listen_address": parsed.listen_address}
+        options = {name: value for name, value in given.items() if value is not None}
         store: FlowEventStore = __getattr__("PostgresEventStore")(parsed.text, migrate=migrate, **options)
         return store
     return SqliteEventStore(parsed.text, migrate=migrate)

@@ -10,7 +10,7 @@ from perdure.errors import StoreError
 __all__ = ["Address", "StoreKind", "parse_address"]
 
 StoreKind = Literal["memory", "jsonl", "postgres", "sqlite"]
-_SCHEMA: Final = "schema"
+_OURS: Final = ("schema", "listen_address")
 
 
 class Address(NamedTuple):
@@ -19,11 +19,13 @@ class Address(NamedTuple):
     kind: StoreKind
     text: str
     schema: str | None = None
+    listen_address: str | None = None
 
 
 def parse_address(address: str) -> Address:
     """Takes `memory:`, a folder of JSONL files such as `jsonl:///runs`, a PostgreSQL URL such as
-    `postgresql://app@db.example/flows?schema=tenant`, or an SQLite path or URL such as `app.db` or `sqlite:///app.db`.
+    `postgresql://app@db.example/flows?schema=tenant`, or an SQLite path or URL such as `app.db` or `sqlite:///app.db`. Beside
+    `schema` a PostgreSQL URL may have a `listen_address`.
 
     Raises `StoreError` for a scheme that no store has."""
     scheme, colon, _ = address.partition(":")
@@ -42,14 +44,14 @@ def parse_address(address: str) -> Address:
 
 
 def _postgres(address: str) -> Address:
-    """Takes `schema=…` out of the URL's options, which libpq does not know."""
+    """Takes out of the URL's options what libpq does not know: `schema=…`, and `listen_address=…`, another URL."""
     try:
         url = urlsplit(address)
     except ValueError:
         return Address("postgres", address)  # the driver says what is wrong with it
     options = parse_qsl(url.query, keep_blank_values=True)
-    schemas = [value for key, value in options if key == _SCHEMA]
-    if not schemas:
+    ours = {key: value for key, value in options if key in _OURS}
+    if not ours:
         return Address("postgres", address)
-    rest = urlencode([(key, value) for key, value in options if key != _SCHEMA])
-    return Address("postgres", urlunsplit(url._replace(query=rest)), schemas[-1])
+    rest = urlencode([(key, value) for key, value in options if key not in _OURS])
+    return Address("postgres", urlunsplit(url._replace(query=rest)), **ours)
