@@ -89,7 +89,10 @@ class Binding:
         """The arguments of one call as JSON. Raises `TypeError` as Python's own call would, and
         `Serialization("payload")` naming parameter and path for a value that JSON cannot hold exactly."""
         if self._one_suffices and len(args) == 1 and not named:  # by far the most calls: without a signature's bind
-            raw = self._encode(self._one_suffices, args[0])
+            try:
+                raw = encode(args[0])
+            except Serialization as error:
+                raise self._refused(self._one_suffices, error) from None
             if raw != b"null" and ARGS_KEY_BYTES not in raw:
                 return raw
         try:

@@ -289,8 +289,18 @@ class Reads(Protocol):
         """Of the given (kind, id), the one resolved first, with the sequence of its resolution; None while none is."""
         ...
 
-    def timeline(self, after: int) -> list[tuple[int, str, str, int]]:
-        """The events past `after` that a coroutine is shown when it is replayed: sequence, type, id, and the largest
+    @property
+    def last_created(self) -> int: ...  # sequence of the newest event that created a step, wait or hook, 0 if none
+
+    def replayed_step(
+        self, after: int, step_id: str, step_name: str, input: bytes, retry: bytes
+    ) -> tuple[int, int, bytes] | None:
+        """The short way of `timeline`: if its next two entries past `after` create a step of exactly this definition and
+        complete it, the sequence of the second, the largest timestamp up to there, ns, and the output; else None."""
+        ...
+
+    def timeline(self, after: int, limit: int) -> list[tuple[int, str, str, int]]:
+        """The first `limit` events past `after` that a coroutine is shown when it is replayed: sequence, type, id, and the largest
         timestamp of the history up to there, ns (R38). They are run_started, run_cancellation_requested, and what
         creates or resolves a step, wait or hook."""
         ...

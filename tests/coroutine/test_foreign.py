@@ -33,11 +33,19 @@ async def sleep_zero(ctx: AsyncContext) -> None:
 
 
 async def gather(ctx: AsyncContext) -> None:
-    await asyncio.gather(asyncio.sleep(1), asyncio.sleep(1))  # here
+    coroutine = _nothing()
+    try:
+        await asyncio.gather(coroutine)  # here
+    finally:
+        coroutine.close()
 
 
 async def wait(ctx: AsyncContext) -> None:
-    await asyncio.wait([asyncio.ensure_future(_nothing())])  # here
+    coroutine = _nothing()
+    try:
+        await asyncio.wait([asyncio.ensure_future(coroutine)])  # here
+    finally:
+        coroutine.close()
 
 
 async def to_thread(ctx: AsyncContext) -> None:
@@ -152,7 +160,6 @@ def world_of(kernel: Kernel, body: Body) -> World:
     return World(kernel, flow, w, ask=False)
 
 
-@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
 @pytest.mark.parametrize(("body", "function", "instead"), CASES, ids=lambda case: getattr(case, "__name__", ""))
 def test_a_foreign_await_names_the_line_the_function_and_what_to_use(
     kernel: Kernel, body: Body, function: str, instead: str

@@ -92,7 +92,17 @@ def reads_of(reads: Any) -> dict[str, Any]:
     answers["first_resolved"] = [
         shown(reads.first_resolved(some)) for some in (refs, refs[:8], refs[12:], refs[3:5], [])
     ]
-    answers["timeline"] = [shown(reads.timeline(after)) for after in (0, 3, reads.last_sequence - 1)]
+    answers["timeline"] = [
+        shown(reads.timeline(after, limit)) for after, limit in ((0, 999), (0, 3), (3, 2), (reads.last_sequence - 1, 9))
+    ]
+    answers["last_created"] = reads.last_created
+    for step in filter(None, map(reads.step, IDS)):
+        exact = (step.created_sequence - 1, step.step_id, step.step_name, step.input, step.retry)
+        answers[f"replayed {step.step_id}"] = [
+            shown(reads.replayed_step(*exact)),
+            shown(reads.replayed_step(*exact[:2], "other", *exact[3:])),
+            shown(reads.replayed_step(0, *exact[1:])),
+        ]
     answers["active_hooks"] = shown(reads.active_hooks())
     answers["suspensions"] = shown(reads.suspensions())
     answers["closing"] = shown(reads.closing())

@@ -144,9 +144,28 @@ class _Reads(ABC):
         sequence, kind, key = min(found)
         return (KINDS[kind], key, sequence)
 
-    def timeline(self, after: int) -> list[tuple[int, str, str, int]]:
+    def timeline(self, after: int, limit: int) -> list[tuple[int, str, str, int]]:
         with self._lock:
-            return self._state().timeline(after)
+            return self._state().timeline(after, limit)
+
+    @property
+    def last_created(self) -> int:
+        with self._lock:
+            return self._state().last_created
+
+    def replayed_step(
+        self, after: int, step_id: str, step_name: str, input: bytes, retry: bytes
+    ) -> tuple[int, int, bytes] | None:
+        with self._lock:
+            state = self._state()
+            events = state.timeline(after, 2)
+            shapes = [(event, key) for _, event, key, _ in events]
+            step = state.steps.get(step_id)
+            if step is None or shapes != [("step_created", step_id), ("step_completed", step_id)]:
+                return None
+            if (step.step_name, step.input, step.retry) != (step_name, input, retry) or step.output is None:
+                return None
+            return events[1][0], events[1][3], step.output
 
     def snapshot(self) -> bytes:
         with self._lock:

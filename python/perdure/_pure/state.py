@@ -301,7 +301,9 @@ class State:
         self.run_id, self.status, self.spec, self.input = run_id, "pending", None, ""
         self.output = self.error = self.outcome = None
         self.request = self.cause = self.ended_at = None
-        self.pending_retries = self.last_sequence = self.last_visible = self.created_at = self.updated_at = self.latest = 0
+        self.pending_retries = self.last_sequence = self.last_visible = self.created_at = self.updated_at = (
+            self.latest
+        ) = 0
         self.marks: list[Mark] = []
         self.steps: Table[Step] = Table()
         self.waits: Table[Wait] = Table()
@@ -348,10 +350,17 @@ class State:
         self.pending_retries += (step.retry_due is not None) - (before is not None and before.retry_due is not None)
         self.steps.put(step.step_id, step)
 
-    def timeline(self, after: int) -> list[Mark]:
-        """The events past `after` that workflow code is shown again when it is replayed (R38)."""
-        past = [] if self.parent is None else self.parent.timeline(after)
-        return past + self.marks[bisect_right(self.marks, after, key=itemgetter(0)) :]
+    def timeline(self, after: int, limit: int) -> list[Mark]:
+        """The first events past `after` that workflow code is shown again when it is replayed (R38)."""
+        past = [] if self.parent is None else self.parent.timeline(after, limit)
+        at = bisect_right(self.marks, after, key=itemgetter(0))
+        return past + self.marks[at : at + limit - len(past)]
+
+    @property
+    def last_created(self) -> int:
+        """The sequence of the newest event that created a step, wait or hook."""
+        newest = next((mark[0] for mark in reversed(self.marks) if mark[1].endswith("_created")), 0)
+        return newest or (0 if self.parent is None else self.parent.last_created)
 
     def resolved(self, kind: str, key: str) -> int:
         """The sequence at which (kind, id) was resolved; 0 if it was not, or is not known."""

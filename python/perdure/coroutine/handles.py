@@ -227,8 +227,8 @@ class StepHandle(WorkHandle[T]):
         if not self.opened:
             if replay.ready:
                 self.open(chain)
-            elif replay.passed(self, chain):
-                return self.value()
+            elif (output := replay.passed(self, chain)) is not None:
+                return cast(T, self._step.decode(output))
         return (yield from self.wait(chain))
 
     def member(self) -> Member:
@@ -238,6 +238,11 @@ class StepHandle(WorkHandle[T]):
             if record is not None:
                 return ScheduleStep(self.id, record.step_name, record.input, record.retry, step.limit_ms)
         return ScheduleStep(self.id, step.name, self._input or b"null", step.async_retry, step.limit_ms)
+
+    @property
+    def definition(self) -> tuple[str, bytes, bytes]:
+        """Name, input and policy, as they are asked for."""
+        return self.name, self._input or b"null", self._step.async_retry
 
     @property
     def limit_ms(self) -> int | None:

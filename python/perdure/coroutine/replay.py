@@ -11,7 +11,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from contextvars import Context, copy_context
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 from perdure.commands import Member, RuntimeCommand
 from perdure.coroutine import ending, report
@@ -30,8 +30,11 @@ from perdure.values import CancellationRequest
 
 __all__ = ["Program", "Replay"]
 
+T = TypeVar("T")
 _AWAITS_WHEN_OVER: Final = 1_000
 _KINDS: Final = ("step", "wait", "hook")
+_LEAST_AHEAD: Final = 8
+_MOST_AHEAD: Final = 512
 
 
 class Program(Protocol):
@@ -69,8 +72,8 @@ class Replay:
         self.result: Any = None
         self.error: BaseException | None = None
         self._position = 0
-        self._marks: list[tuple[int, str, str, int]] = []
-        self._next = 0
+        self._marks: deque[tuple[int, str, str, int]] = deque()
+        self._ahead = _LEAST_AHEAD
         self._decided = 0
         self._requested = 0  # the sequence of the cancellation request that was delivered
         self._current: Chain | None = None
@@ -102,18 +105,15 @@ class Replay:
         self.outer_error = sys.exc_info()[1]
         with trapped(self._generators, self._finalised, self._error_of_loop):
             self._walk()
-        self._marks = []
         if self.main is None:
             raise FlowError(f"run {self.run_id!r} has not started")
         return ending.command(self, self.main)
 
     def _walk(self) -> None:
-        self._marks = marks = self.reads.timeline(self._position)
-        self._decided = next((mark[0] for mark in reversed(marks) if mark[1].endswith("_created")), 0)
-        self._next, count = 0, len(marks)
-        while self._next < count:  # `passed` moves on, too
-            sequence, event, subject, latest = marks[self._next]
-            self._next += 1
+        self._decided = self.reads.last_created
+        self._forget_marks()
+        while self._marks or self._more():  # `passed` moves on, too
+            sequence, event, subject, latest = self._marks.popleft()
             self._position = sequence
             kind, _, what = event.partition("_")
             if what == "created":
@@ -129,28 +129,32 @@ class Replay:
             if self.ready:
                 self._run()
 
-    def passed(self, handle: StepHandle[Any], chain: Chain) -> bool:
+    def _more(self) -> bool:
+        self._marks.extend(self.reads.timeline(self._position, self._ahead))
+        self._ahead = min(2 * self._ahead, _MOST_AHEAD)
+        return bool(self._marks)
+
+    def _forget_marks(self) -> None:
+        self._marks.clear()
+        self._ahead = _LEAST_AHEAD
+
+    def passed(self, handle: StepHandle[T], chain: Chain) -> bytes | None:
         """The short way of a step that is awaited at once: if the next two events are its creation and its completion, they
-        are delivered right here, as nobody else could be woken by them."""
+        are delivered right here, as nobody else could be woken by them. Gives the output then."""
         handle.opened = True
         self._name(handle, chain)
-        if self._next + 1 < len(self._marks):
-            created, completed = self._marks[self._next : self._next + 2]
-            subject = handle.id
-            here = created[1] == "step_created" and created[2] == subject
-            if here and completed[1] == "step_completed" and completed[2] == subject:
-                self._next += 2
-                self._position = created[0]
-                handle.recorded()
-                if self._fatal is not None:
-                    raise self._fatal
-                self._position, _, _, self.latest = completed
+        if not self._marks or self._marks[0][2] == handle.id:
+            found = self.reads.replayed_step(self._position, handle.id, *handle.definition)
+            if found is not None:
+                self._position, self.latest, output = found
                 self.live = self._position > self._decided
+                self._forget_marks()
                 handle.ended = "step_completed"
-                handle.mark()
-                return True
+                self._order += 1
+                handle.order = self._order
+                return output
         self._ask(handle)
-        return False
+        return None
 
     def _begin(self) -> None:
         ctx = AsyncContext(self, self.log)

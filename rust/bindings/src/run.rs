@@ -6,7 +6,7 @@
 use crate::errors::{instant, poisoned, raise};
 use crate::records::{Control, Decision, Hook, HookDelete, HookInsert, RunRow, Step, Wait, WakeupDelete, WakeupUpsert};
 use perdure_core::append::{self, Batch as CoreBatch};
-use perdure_core::state::What;
+use perdure_core::state::{Mark, What};
 use perdure_core::{Layer, Reads, Refusal, State, line, project};
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -249,10 +249,36 @@ macro_rules! reads {
                 }))
             }
 
-            fn timeline<'py>(&self, py: Python<'py>, after: u64) -> PyResult<Vec<Marked<'py>>> {
-                let marks = |reads: Reads<'_>| reads.timeline(after).map(|(mark, id)| (mark, id.to_owned())).collect();
-                let marks: Vec<_> = self.get(py, marks)?;
-                marks.into_iter().map(|(mark, id)| Ok((mark.sequence, word(py, mark.what), id, ns(py, mark.latest)?))).collect()
+            fn timeline<'py>(&self, py: Python<'py>, after: u64, limit: usize) -> PyResult<Vec<Marked<'py>>> {
+                let marks: Vec<_> = self.get(py, |reads| {
+                    reads.timeline(after).take(limit).map(|(mark, id)| (mark, id.to_owned())).collect()
+                })?;
+                let told = |(mark, id): (Mark, String)| Ok((mark.sequence, word(py, mark.what), id, ns(py, mark.latest)?));
+                marks.into_iter().map(told).collect()
+            }
+
+            #[getter]
+            fn last_created(&self, py: Python<'_>) -> PyResult<u64> {
+                self.get(py, |reads| reads.last_created())
+            }
+
+            fn replayed_step<'py>(
+                &self,
+                py: Python<'py>,
+                after: u64,
+                step_id: &str,
+                step_name: &str,
+                input: &[u8],
+                retry: &[u8],
+            ) -> PyResult<Option<(u64, Bound<'py, PyAny>, Found<'py>)>> {
+                let (Ok(input), Ok(retry)) = (std::str::from_utf8(input), std::str::from_utf8(retry)) else {
+                    return Ok(None);
+                };
+                let found = self.get(py, |reads| {
+                    let found = reads.replayed_step(after, step_id, step_name, input, retry);
+                    found.map(|(sequence, latest, output)| (sequence, latest, output.to_owned()))
+                })?;
+                found.map(|(sequence, latest, output)| Ok((sequence, ns(py, latest)?, bytes(py, &output)))).transpose()
             }
 
             fn snapshot<'py>(&self, py: Python<'py>) -> PyResult<Found<'py>> {

@@ -151,6 +151,37 @@ impl<'a> Reads<'a> {
         past(&self.state.marks).iter().chain(past(staged)).map(move |mark| (*mark, self.marked(*mark)))
     }
 
+    /// The sequence of the newest event that created a step, wait or hook, 0 if there is none.
+    pub fn last_created(self) -> u64 {
+        let staged = self.layer.map_or(&[][..], |layer| &layer.marks);
+        let mut newest = staged.iter().rev().chain(self.state.marks.iter().rev());
+        newest.find(|mark| mark.what.creates()).map_or(0, |mark| mark.sequence)
+    }
+
+    /// The short way of a replay: if the next two events past `after` create a step of exactly this definition and complete
+    /// it, the sequence of the second, the largest timestamp up to it, and the output.
+    pub fn replayed_step(
+        self,
+        after: u64,
+        id: &str,
+        name: &str,
+        input: &str,
+        retry: &str,
+    ) -> Option<(u64, Ns, &'a str)> {
+        let mut marks = self.timeline(after);
+        let (created, created_id) = marks.next()?;
+        let (completed, _) = marks.next()?;
+        if created.what != What::StepCreated || completed.what != What::StepCompleted || created.at != completed.at {
+            return None;
+        }
+        let step = self.step_row(created.at)?;
+        let same = created_id == id && self.text(step.name) == name && self.text(step.input) == input;
+        if !same || step.retry.json() != retry {
+            return None;
+        }
+        Some((completed.sequence, completed.latest, self.texts(step.output)?))
+    }
+
     fn marked(self, mark: Mark) -> &'a str {
         let id = match mark.what {
             What::RunStarted | What::CancellationRequested => None,

@@ -243,6 +243,12 @@ pub enum What {
     HookDisposed,
 }
 
+impl What {
+    pub const fn creates(self) -> bool {
+        matches!(self, Self::StepCreated | Self::WaitCreated | Self::HookCreated)
+    }
+}
+
 /// One such event: the row it is about, and the largest timestamp of the history up to it.
 #[derive(Clone, Copy, Debug)]
 pub struct Mark {
