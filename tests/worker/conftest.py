@@ -69,3 +69,9 @@ def made(kind: str, folder: Path) -> FlowEventStore:
 @pytest.fixture
 def sqlite(tmp_path: Path) -> SqliteEventStore:
     return SqliteEventStore(tmp_path / "runs.db", synchronous="NORMAL")
+
+
+@pytest.fixture
+def long_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that a worker cannot drive is passed over for longer than any test takes."""
+    monkeypatch.setattr("perdure.worker.shunned._FIRST_SECONDS", 200.0)

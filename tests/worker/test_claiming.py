@@ -40,7 +40,7 @@ async def test_runs_are_carried_to_their_end(store: FlowEventStore) -> None:
 
 
 async def test_the_limit_of_runs_driven_at_once_is_kept(store: FlowEventStore) -> None:
-    live, most = 0, 0
+    live, most, together = 0, 0, asyncio.Barrier(3)
     flow = Flow()
 
     @flow.step
@@ -48,7 +48,7 @@ async def test_the_limit_of_runs_driven_at_once_is_kept(store: FlowEventStore) -
         nonlocal live, most
         live += 1
         most = max(most, live)
-        await asyncio.sleep(0.01)
+        await together.wait()
         live -= 1
 
     @flow.workflow("flow")
@@ -137,12 +137,6 @@ async def test_84_a_worker_claims_what_its_builds_admit(
     told = {run.run_id: run.status for run in (await store.runs()).runs}
     assert told == {str(build): "completed" if build in admitted else "pending" for build in BUILDS}
     assert [(await store.lease(str(build))).epoch for build in BUILDS] == [int(build in admitted) for build in BUILDS]
-
-
-@pytest.fixture
-def long_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run that a worker cannot drive is passed over for longer than any test takes."""
-    monkeypatch.setattr("perdure.worker.shunned._FIRST_SECONDS", 200.0)
 
 
 @pytest.mark.usefixtures("long_memory")

@@ -115,10 +115,36 @@ async def test_a_drive_that_a_caller_waits_for_outlives_the_drain(store: FlowEve
         async with working(engine, drain_timeout=NO_TIME):
             await until(lambda: _begun(begun, 1))
             call = asyncio.create_task(engine.drive("r"))
-            await asyncio.sleep(0.05)
+            await until(lambda: _joined(engine))
         gate.set()
         assert (await call).output == "through"
         assert begun == ["first", "second"]
+
+
+async def _joined(engine: FlowEngine) -> bool:
+    return [active.waiters for active in engine.active_drives] == [2]
+
+
+@pytest.mark.usefixtures("long_memory")
+async def test_a_run_that_cannot_be_read_is_handed_back_and_left_alone(store: FlowEventStore) -> None:
+    """Claimed and not driven: other workers may try it at once, this one does not spin on it."""
+    counting: Any = CountingStore(store)
+    counting.failing["history"] = [StoreError("damaged") for _ in range(100)]
+    async with FlowEngine(chain(1), store) as client:
+        await client.submit("chain", run_id="r")
+    async with FlowEngine(chain(1), counting) as engine, working(engine):
+        await until(lambda: _tried(store))
+        await asyncio.sleep(0.2)
+        state = await store.lease("r")
+        assert (state.live, state.epoch, state.failures) == (False, 1, 0)
+        async with FlowEngine(chain(1), store) as other:
+            await FlowWorker(other).run_until_idle()
+    assert (await store.summary()).completed_runs == 1
+
+
+async def _tried(store: FlowEventStore) -> bool:
+    state = await store.lease("r")
+    return state.epoch > 0 and not state.live
 
 
 async def test_a_closed_engine_ends_its_worker(store: FlowEventStore) -> None:

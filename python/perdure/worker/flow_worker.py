@@ -267,6 +267,13 @@ class FlowWorker:
         """Carries on one run; how that ended is the run's affair, not the worker's."""
         call = HostCall(claimed.run_id, {"op": "drive"}, due=claimed.now, claimed=claimed)
         try:
+            await self._made(call)
+        finally:
+            if not call.drove:
+                await self._hand_back(claimed)
+
+    async def _made(self, call: HostCall) -> None:
+        try:
             await self.engine.make(call)
         except EngineClosed:
             _log.debug("the drive of run %s was ended and its lease given back", call.run_id)
@@ -281,6 +288,13 @@ class FlowWorker:
             self._shun(call.run_id)
         else:
             self._shunned.forget(call.run_id)
+
+    async def _hand_back(self, claimed: Claimed) -> None:
+        """A run that was claimed and never driven: its lease ends now, if it was not given back already."""
+        try:
+            await self.engine.store.renew(self.engine.owner, [(claimed.run_id, claimed.epoch)], ttl_ns=0)
+        except StoreError as error:
+            _log.warning("the lease of run %s will have to expire: %s", claimed.run_id, error.code)
 
     def _shun(self, run_id: str) -> None:
         """Nothing on the run says that it failed here, so it is this worker that must not take it again at once."""
