@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -22,7 +24,7 @@ from perdure.errors import StoreError, StoreUnavailable
 from perdure.kernel import load
 from perdure.stores import SqliteEventStore
 from perdure.stores.base import Append, Committed, Lease
-from perdure.stores.sqlite_turnstile import Turnstile
+from perdure.stores.sqlite_turnstile import LockFile, Turnstile
 from perdure.testing._stories import SECOND, Story, created, started
 
 PURE = load("pure")
@@ -199,6 +201,28 @@ def test_a_stranger_inside_a_transaction_is_named(path: Path) -> None:
     asyncio.run(test())
 
 
+def test_a_stranger_that_the_holder_of_the_turn_waits_for_is_named_too(path: Path) -> None:
+    async def test() -> None:
+        first, second = SqliteEventStore(path, busy_seconds=3), SqliteEventStore(path, busy_seconds=0.3)
+        await first.commit([append("a")])
+        with process(TRANSACTION, path) as stranger:
+            waiting = asyncio.create_task(first.commit([append("b")]))
+            await asyncio.sleep(0.2)
+            with pytest.raises(StoreUnavailable) as caught:
+                await second.commit([append("c")])
+            assert (
+                f"process {os.getpid()} (this one) holds {path}.writer, waiting for a transaction"
+                in caught.value.detail
+            )
+            assert f"process {stranger.pid} " in caught.value.detail
+            stranger.kill()
+            assert await waiting == [Committed(2)]
+        await first.close()
+        await second.close()
+
+    asyncio.run(test())
+
+
 def test_an_idle_poll_takes_no_turn(path: Path) -> None:
     async def test() -> None:
         store = SqliteEventStore(path, busy_seconds=0.2)
@@ -246,7 +270,7 @@ def test_two_names_of_a_file_have_one_turnstile(path: Path, tmp_path: Path) -> N
 
 FORK = """
 import asyncio, os, sys, time
-from perdure.stores.sqlite_turnstile import Turnstile
+from perdure.stores.sqlite_turnstile import LockFile, Turnstile
 turns = Turnstile(sys.argv[1])
 assert turns.take(1)
 if os.fork():
@@ -327,6 +351,27 @@ def test_the_log_begins_anew_under_steady_load_and_is_cut_once_an_old_reader_has
         await store.close()
 
     asyncio.run(test())
+
+
+def test_a_store_that_nobody_closes_leaves_no_thread_and_no_lock_behind(path: Path) -> None:
+    def checkpointers() -> list[str]:
+        return [thread.name for thread in threading.enumerate() if thread.name == "perdure-sqlite-checkpointer"]
+
+    async def test() -> None:
+        store = SqliteEventStore(path)
+        assert await store.commit([append("a")]) == [Committed(2)]
+        assert len(checkpointers()) == 1
+        connections = store._connections
+        del store
+        gc.collect()
+        await until(lambda: not checkpointers(), "the thread goes on")
+        for connection in connections:
+            connection.close()
+
+    asyncio.run(test())
+    lock = LockFile(str(path), ".checkpoint")
+    assert lock.lock(wait=False)
+    lock.close()
 
 
 def test_commits_do_not_checkpoint(path: Path) -> None:

@@ -46,7 +46,7 @@ class _Call(_Caller):
     def __init__(self, appends: Sequence[Append]) -> None:
         super().__init__()
         self.appends = appends
-        self.run_ids = frozenset(append.batch.run_id for append in appends)
+        self.run_ids = [append.batch.run_id for append in appends]
 
 
 class _Job(_Caller):
@@ -263,7 +263,7 @@ class GroupCommitter:
                     continue
                 if taken.isdisjoint(call.run_ids):
                     group.append(call)
-                    taken |= call.run_ids
+                    taken.update(call.run_ids)
                 else:
                     waiting.append(call)
             self._queue = waiting

@@ -6,6 +6,7 @@ import asyncio
 import os
 import sqlite3
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -121,6 +122,7 @@ class SqliteEventStore(SqliteRetention):
             self._idle.append(connection)
         else:
             self._checkpointer.start()
+            weakref.finalize(self, self._checkpointer.stop)  # of a store that nobody closes
         self._closing: Future[None] | None = None
 
     def __repr__(self) -> str:

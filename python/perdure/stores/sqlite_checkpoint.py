@@ -68,10 +68,14 @@ class Checkpointer:
         if self._commits * self._commit_bytes >= _GROWN:
             self._wake.set()
 
-    def close(self) -> None:
-        """Ends it, and lets another process take over."""
+    def stop(self) -> None:
+        """Ends it soon."""
         self._stopping = True
         self._wake.set()
+
+    def close(self) -> None:
+        """Ends it, and lets another process take over."""
+        self.stop()
         if self._thread.is_alive():
             self._thread.join()
         self._duty.close()
@@ -80,8 +84,10 @@ class Checkpointer:
     def _run(self) -> None:
         connection: sqlite3.Connection | None = None  # most processes never need one
         try:
+            seen = (0, 0)
             while not self._stopping:
-                self._wake.wait(_LOOK_SECONDS)
+                before, seen = seen, self._state_of_the_log()
+                self._wake.wait(_EVERY_SECONDS if seen == before else _LOOK_SECONDS)
                 self._wake.clear()
                 if self._is_due():
                     connection = connection or self._file.open_checkpointer()

@@ -133,8 +133,12 @@ class SqliteFile:
     def take(self, turns: Turnstile | OwnTurn) -> None:
         """Waits for our turn. Raises `StoreUnavailable` naming who does not give way."""
         if not turns.take(self.busy_seconds):
+            holders = turns.holders()
+            stranger = holder_of(self._shared_memory, _WRITE_LOCK)
+            if stranger is not None and stranger.partition(" holds ")[0] not in holders:
+                holders = f"{holders}, waiting for a transaction: {stranger}"
             raise StoreUnavailable(
-                f"{self} stayed locked for {self.busy_seconds:g} s: {turns.holders()}; nothing was written. "
+                f"{self} stayed locked for {self.busy_seconds:g} s: {holders}; nothing was written. "
                 "If that process hangs, end it: its lock ends with it"
             )
 
@@ -202,8 +206,11 @@ class SqliteFile:
 
     def _stranger(self) -> str:
         """Who holds SQLite's own write lock."""
-        holder = holder_of(f"{os.path.realpath(self.path)}-shm", _WRITE_LOCK) or holder_of(self.path)
-        return holder or "another program holds it"
+        return holder_of(self._shared_memory, _WRITE_LOCK) or holder_of(self.path) or "another program holds it"
+
+    @property
+    def _shared_memory(self) -> str:
+        return f"{os.path.realpath(self.path)}-shm"
 
     def unknown(self, error: sqlite3.Error) -> OutcomeUnknown:
         """The error to raise where SQLite cannot say what is on disk."""

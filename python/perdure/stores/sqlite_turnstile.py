@@ -30,6 +30,8 @@ class LockFile:
 
     Raises `StoreError` where it cannot be used."""
 
+    _descriptor = -1
+
     def __init__(self, database: str, suffix: str) -> None:
         self.path = os.path.realpath(database) + suffix  # as SQLite does for its log: two names of a file, one lock
         try:
@@ -37,6 +39,9 @@ class LockFile:
         except OSError as error:
             raise StoreError(f"{self.path} cannot be opened ({error.strerror}); see who may write there") from None
         _open.add(self)
+
+    def __del__(self) -> None:
+        self.close()  # of a store that nobody closed
 
     def lock(self, *, wait: bool) -> bool:
         """Whether it is ours now; without `wait` it may be another's. Raises `StoreError`."""
