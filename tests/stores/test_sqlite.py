@@ -21,8 +21,9 @@ from perdure.kernel import DEFAULT_MAX_EVENT_BYTES, Batch, load
 from perdure.stores import SqliteEventStore
 from perdure.stores.base import Append, Committed, FlowEventStore, Lease, RunFilter
 from perdure.stores.leases import Wanted
+from perdure.stores.runnable import SQLITE_LATER, SQLITE_ROWS
 from perdure.stores.sqlite import DUE, HISTORY, HOOKS, NEXT, RUN_IDS, TOKEN, listing
-from perdure.stores.sqlite_claims import OWNED, SET_COLUMNS, STATE, claim_query, held_query, next_query
+from perdure.stores.sqlite_claims import OWNED, SET_COLUMNS, STATE, claim_query, held_query, next_query, outlook_query
 from perdure.stores.sqlite_file import Synchronous
 from perdure.stores.sqlite_writer import EARLIEST, STEADY
 from perdure.testing._store_suite import StoreClock
@@ -251,9 +252,17 @@ def test_a_closed_store_says_so(path: Path) -> None:
             "SEARCH flow_runs USING INDEX flow_runs_by_name (name=?)",
         ),
         (*claim_query(Wanted(), START), "SEARCH flow_runs USING INDEX flow_runs_by_claim (claim_at<?)"),
-        (*claim_query(KNOWN, START), "SEARCH flow_runs USING INDEX flow_runs_by_claim (claim_at<?)"),
-        (*held_query(KNOWN), "SCAN flow_runs USING INDEX flow_runs_held"),
-        (*next_query(KNOWN), "SEARCH flow_runs USING INDEX flow_runs_by_claim (claim_at>?)"),
+        *(
+            (*query, plan)
+            for known in (KNOWN, Wanted([("demo", "1")]), Wanted([("demo", "1")], ["b1"], ["r"]))
+            for query, plan in (
+                (claim_query(known, START), "SEARCH flow_runs USING INDEX flow_runs_by_claim (claim_at<?)"),
+                (held_query(known), "SCAN flow_runs USING INDEX flow_runs_held"),
+                (next_query(known), "SEARCH flow_runs USING INDEX flow_runs_by_claim (claim_at>?)"),
+            )
+        ),
+        (SQLITE_LATER, (START,), "SEARCH flow_runs USING INDEX flow_runs_by_claim (claim_at>?)"),
+        (SQLITE_ROWS, (START, START, -1, "", 5), "SEARCH r USING INDEX flow_runs_by_claim ((claim_at,run_id)>(?,?)"),
         (OWNED, ("me",), "SEARCH flow_runs USING COVERING INDEX flow_runs_by_owner"),
         (EARLIEST, ("r",), "SEARCH flow_wakeups USING PRIMARY KEY (run_id=?)"),
         (STEADY, ("x",) * 11, "SEARCH flow_runs USING PRIMARY KEY (run_id=?)"),
@@ -268,6 +277,19 @@ def test_queries_use_their_index(path: Path, query: str, values: Sequence[object
     assert not any("TEMP B-TREE" in step for step in steps)
     # The run of a wakeup, and nothing else, is looked up beside it, by its key.
     assert all("SEARCH r USING PRIMARY KEY" in step for step in steps[1:] if " r " in step)
+
+
+def test_what_an_idle_worker_asks_steps_through_indexes(path: Path) -> None:
+    filled(path)
+    query, values = outlook_query(Wanted([("demo", "1")], ["b1", None]))
+    steps = [str(row[3]) for row in sql(path, f"EXPLAIN QUERY PLAN {query}", *values)]
+    looks = [step for step in steps if " flow_runs " in step or " r " in step]
+    assert [step.split(" USING ")[1].split(" (")[0] for step in looks] == [
+        "INDEX flow_runs_by_claim",
+        "COVERING INDEX flow_runs_by_owner",
+        "COVERING INDEX flow_runs_by_owner",
+    ]
+    assert not any("TEMP B-TREE" in step for step in steps)
 
 
 def test_the_view_shows_one_row_for_each_event(path: Path) -> None:

@@ -103,7 +103,8 @@ def _wanted_terms(wanted: Wanted) -> tuple[str, list[object]]:
     values: list[object] = []
     if wanted.workflows is not None:
         rows = ", ".join("(?, ?)" for _ in wanted.workflows)
-        terms.append(f"(name, version) IN (VALUES {rows})" if rows else "0")
+        # The plus keeps the planner at the index of the order asked for: that by name would have all runs of a workflow sorted.
+        terms.append(f"(+name, version) IN (VALUES {rows})" if rows else "0")
         values += [value for workflow in wanted.workflows for value in workflow]
     if wanted.builds is not None:
         named = [build for build in wanted.builds if build is not None]
