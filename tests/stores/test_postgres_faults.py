@@ -128,6 +128,28 @@ def test_a_session_killed_while_it_reads_is_asked_again(schema: str) -> None:
     asyncio.run(test())
 
 
+def test_statements_that_a_session_has_forgotten_are_sent_whole(schema: str) -> None:
+    """As behind a pooler that nobody noticed."""
+
+    async def test() -> None:
+        store = await PostgresEventStore.connect(shared_server().url, schema=schema)
+        story = Story(PURE, "r")
+        await story.write(store, created(), lease=replace(ME, claim="firm"))
+        for number in range(12):
+            await story.write(store, STEP | {"step_id": f"s{number}"}, lease=replace(ME, epoch=1))
+            await story.write(store, wait(f"w{number}", START))
+            assert (await store.history("r")).count(b"\n") == 3 + 2 * number
+            if number == 7:
+                assert store._database.prepares
+                kept = store._asking._kept
+                assert kept is not None
+                await kept.connection.execute("DEALLOCATE ALL")
+        assert not store._database.prepares
+        await store.close()
+
+    asyncio.run(test())
+
+
 def test_an_engine_settles_a_commit_that_was_cut_off(schema: str) -> None:
     async def test() -> None:
         store = PostgresEventStore(shared_server().url, schema=schema)

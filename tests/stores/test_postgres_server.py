@@ -6,6 +6,7 @@ import asyncio
 import os
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psycopg
@@ -13,12 +14,13 @@ import pytest
 from stores.pgbouncer import pooled_by_transaction
 
 from perdure.kernel import load
-from perdure.stores.base import Committed
+from perdure.stores.base import Committed, Lease
 from perdure.stores.postgres import PostgresEventStore
-from perdure.testing._stories import START, Story, created, started, wait
+from perdure.testing._stories import SECOND, START, Draft, Story, created, started, wait
 from perdure.testing.postgres import PostgresServer, ServerNotFound, find_binaries, packaged_binaries
 
 PURE = load("pure")
+ME = Lease("me", 3600 * SECOND)
 
 
 def version(server: PostgresServer) -> int:
@@ -71,20 +73,28 @@ def pgbouncer(tmp_path: Path) -> Iterator[str]:
         yield address
 
 
+def step(number: int) -> Draft:
+    retry = {"max_attempts": 1, "delay_ms": 0}
+    return {"type": "step_created", "step_id": f"s{number}", "step_name": "s", "input": None, "retry": retry}
+
+
 def test_stores_share_sessions_behind_pgbouncer(pgbouncer: str) -> None:
     """More clients than sessions, each transaction on whichever is free: nothing may be left in a session."""
 
     async def writer(store: PostgresEventStore, run_id: str) -> None:
         story = Story(PURE, run_id)
-        await story.write(store, created(), started())
-        for number in range(8):
-            assert await story.write(store, wait(f"w{number}", START + number)) == Committed(3 + number)
-            assert (await store.history(run_id)).count(b"\n") == 3 + number
+        await story.write(store, created(), started(), lease=replace(ME, claim="firm"))
+        for number in range(4):
+            assert await story.write(store, wait(f"w{number}", START + number)) == Committed(3 + 2 * number)
+            answer = await story.write(store, step(number), lease=replace(ME, epoch=1))
+            assert answer == Committed(4 + 2 * number, epoch=1)
+            assert (await store.history(run_id)).count(b"\n") == 4 + 2 * number
 
     async def test() -> None:
         stores = [await PostgresEventStore.connect(pgbouncer, schema=f"bounced {n % 2}") for n in range(4)]
         await asyncio.gather(*(writer(store, f"r{n}-{m}") for n, store in enumerate(stores) for m in range(6)))
         assert [len(await store.run_ids()) for store in stores] == [12] * 4
+        assert await stores[0].void("me") == await stores[1].void("me") == 12
         claims = await asyncio.gather(*(store.claim("me", 5, ttl_ns=10**9) for store in stores))
         assert sorted(len(claim) for claim in claims) == [5] * 4
         for store in stores:

@@ -7,6 +7,7 @@ takes for a commit. Here values are sent as they were packed, and what comes bac
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -38,12 +39,14 @@ class PostgresWire:
     def __init__(self, connection: Connection, *, prepares: bool) -> None:
         self.connection = connection
         self._prepares = prepares
+        # Should a pooler go unnoticed, a session that has not prepared the statement must not know one by its name.
+        self._id = uuid.uuid4().hex
         self._used: set[Statement] = set()
         self._prepared: set[Statement] = set()
 
     async def ask(self, statement: Statement, sql: str, values: Sequence[bytes | None]) -> list[bytes | None]:
         """The row that `statement` answers with; `sql` is its text for this schema. Raises `psycopg.Error`."""
-        pgconn, formats, name = self.connection.pgconn, [_BINARY] * len(values), statement.name.encode()
+        pgconn, formats, name = self.connection.pgconn, [_BINARY] * len(values), f"{statement.name}_{self._id}".encode()
         if self._prepares and statement in self._used and statement not in self._prepared:
             await self._exchange(lambda: pgconn.send_prepare(name, sql.encode(), statement.types))
             self._prepared.add(statement)
