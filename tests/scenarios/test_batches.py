@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -67,7 +67,7 @@ async def test_28_three_steps_that_end_apart(world: World) -> None:
         return step_id
 
     flow = batch_of("abc", gated, [])
-    ask = flow.find_workflow("flow", "1").function
+    ask = cast(Callable[[WorkflowContext], RuntimeCommand], flow.find_workflow("flow", "1").function)
 
     def watched(ctx: WorkflowContext) -> RuntimeCommand:
         done = "".join(s for s in "abc" if ctx.step_completed(s))
