@@ -27,7 +27,7 @@ from perdure import (
     WorkflowContext,
     WorkflowProgress,
 )
-from perdure.context import Member
+from perdure.commands import Member
 from perdure.instant import Instant
 from perdure.kernel import KernelName
 from perdure.snapshot import WorkflowRunSnapshot

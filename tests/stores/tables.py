@@ -80,7 +80,7 @@ def _of_sqlite(path: Path) -> Tables:
 async def _of_postgres(url: str, schema: str) -> Tables:
     async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
         prefix = f"{sql.Identifier(schema).as_string(connection)}."
-        return _of_rows([await (await connection.execute(query)).fetchall() for query in _queries(prefix)])  # type: ignore[arg-type]  # built above
+        return _of_rows([await (await connection.execute(query)).fetchall() for query in _queries(prefix)])
 
 
 def _queries(prefix: str) -> list[str]:

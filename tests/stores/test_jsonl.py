@@ -139,7 +139,7 @@ sys.stdin.read()
 """
 
 
-def started_process(script: str, folder: Path, **options: bool) -> subprocess.Popen[str]:
+def started_process(script: str, folder: Path, *, own_group: bool = False) -> subprocess.Popen[str]:
     environment = {**os.environ, "PYTHONPATH": str(Path(perdure.__file__).parent.parent)}
     return subprocess.Popen(
         [sys.executable, "-c", script, str(folder)],
@@ -147,7 +147,7 @@ def started_process(script: str, folder: Path, **options: bool) -> subprocess.Po
         stdout=subprocess.PIPE,
         text=True,
         env=environment,
-        **options,
+        start_new_session=own_group,
     )
 
 
@@ -220,7 +220,7 @@ time.sleep(600)
 
 
 def test_a_fork_is_told_that_the_folder_is_its_parents_and_does_not_keep_it(folder: Path) -> None:
-    parent = started_process(FORK, folder, start_new_session=True)
+    parent = started_process(FORK, folder, own_group=True)
     try:
         assert parent.stdout is not None
         told = {parent.stdout.readline() for _ in range(4)}

@@ -217,7 +217,10 @@ class Trace:
         state = await self.oracle.lease(story.run_id)
         owner, epoch = state.owner or random.choice(OWNERS), random.choice((state.epoch, state.epoch, state.epoch + 1))
         step = {"step_id": f"s{number}", "step_name": "s", "input": "é", "retry": {"max_attempts": 1, "delay_ms": 0}}
-        drafts = [{"type": "step_created", **step}, {"type": "step_started", "step_id": f"s{number}", "attempt": 1}]
+        drafts: list[Draft] = [
+            {"type": "step_created", **step},
+            {"type": "step_started", "step_id": f"s{number}", "attempt": 1},
+        ]
         batch = story.batch(*drafts[: random.randint(1, 2)])
         return Append(batch, Lease(owner, TTL, epoch=epoch, accepted=random.random() < 0.5))
 
