@@ -363,3 +363,53 @@ def test_an_engine_outlasts_a_server_that_comes_back() -> None:
 
     with closing(PostgresServer(durable=True)) as server:
         asyncio.run(test(server))
+
+
+def test_a_failover_to_a_synchronous_standby_loses_nothing_acknowledged() -> None:
+    """The primary dies under load, the standby takes its place, and the store finds it by itself."""
+    acknowledged: dict[str, int] = {}
+
+    async def sql(server: PostgresServer, *statements: str) -> list[tuple[object, ...]]:
+        async with await psycopg.AsyncConnection.connect(server.url, autocommit=True) as connection:
+            for statement in statements:
+                cursor = await connection.execute(statement.encode())
+            return await cursor.fetchall()
+
+    async def writer(store: PostgresEventStore, run_id: str) -> None:
+        story, lease, drafts = Story(PURE, run_id), replace(ME, claim="firm"), [created(), started()]
+        for number in range(60):
+            append = Append(story.batch(*drafts), lease)
+            while True:
+                with suppress(StoreUnavailable, OutcomeUnknown):
+                    (answer,) = await store.commit([append])
+                    break
+                await asyncio.sleep(0.02)
+            if not isinstance(answer, Committed):
+                assert append.batch.event_ids[0].encode() in await store.history(run_id, append.batch.expected_sequence)
+            story.accept(append.batch)
+            acknowledged[run_id] = append.batch.last_sequence
+            drafts, lease = [STEP | {"step_id": f"s{number}"}], replace(ME, epoch=1)
+
+    async def test(primary: PostgresServer, standby: PostgresServer) -> None:
+        await sql(primary, "ALTER SYSTEM SET synchronous_standby_names = '*'", "SELECT pg_reload_conf()")
+        while await sql(primary, "SELECT sync_state FROM pg_stat_replication") != [("sync",)]:  # noqa: ASYNC110 - the server tells nobody
+            await asyncio.sleep(0.02)
+        hosts = f"127.0.0.1:{primary.port},127.0.0.1:{standby.port}"
+        address = f"postgresql://postgres@{hosts}/postgres?target_session_attrs=read-write"
+        store = await PostgresEventStore.connect(address, wait_seconds=5)
+        writers = [asyncio.create_task(writer(store, f"r{number}")) for number in range(4)]
+        while len(acknowledged) < 4 or min(acknowledged.values()) < 10:  # noqa: ASYNC110 - a look now and then will do
+            await asyncio.sleep(0.01)
+        await asyncio.to_thread(primary.stop, immediate=True)
+        await sql(standby, "SELECT pg_promote()")
+        await asyncio.gather(*writers)
+        assert acknowledged == {f"r{number}": 61 for number in range(4)}
+        for run_id in acknowledged:
+            assert (await store.history(run_id)).count(b"\n") == 61
+        await store.close()
+
+    with (
+        closing(PostgresServer(durable=True)) as primary,
+        closing(PostgresServer(durable=True, follows=primary)) as standby,
+    ):
+        asyncio.run(test(primary, standby))

@@ -85,9 +85,12 @@ def _version(folder: Path) -> int:
 
 class PostgresServer:
     """Starts with the constructor. `durable` syncs to disk, so that a crash of the server loses nothing; without it tests
-    are faster. `binaries` is the folder to take them from."""
+    are faster. `binaries` is the folder to take them from. `follows` makes it a standby of another one, until
+    `SELECT pg_promote()`."""
 
-    def __init__(self, *, durable: bool = False, binaries: Path | None = None) -> None:
+    def __init__(
+        self, *, durable: bool = False, binaries: Path | None = None, follows: PostgresServer | None = None
+    ) -> None:
         self._binaries = find_binaries() if binaries is None else binaries
         self._user = _unprivileged()
         self._folder = Path(tempfile.mkdtemp(prefix="perdure-postgres-"))
@@ -98,7 +101,10 @@ class PostgresServer:
         self.port = _free_port()
         try:
             self._make_reachable()
-            self._make_cluster()
+            if follows is None:
+                self._make_cluster()
+            else:
+                self._copy_cluster(follows)
             self.start()
         except BaseException:
             self.close()
@@ -174,6 +180,13 @@ class PostgresServer:
             if self._run_as_user(["initdb", *arguments], log.fileno()).wait(_PATIENCE_SECONDS) != 0:
                 raise ServerNotFound(f"initdb of {self._binaries} failed:\n{self.log[-2000:]}")
 
+    def _copy_cluster(self, primary: PostgresServer) -> None:
+        source = ["-h", "127.0.0.1", "-p", str(primary.port), "-U", "postgres"]
+        with (self._folder / "log").open("ab") as log:
+            command = ["pg_basebackup", *source, "-D", str(self._data), "-R", "-c", "fast", "--no-sync"]
+            if self._run_as_user(command, log.fileno()).wait(_PATIENCE_SECONDS) != 0:
+                raise ServerNotFound(f"pg_basebackup of {self._binaries} failed:\n{self.log[-2000:]}")
+
     def _run_as_user(self, command: list[str], output: int) -> subprocess.Popen[bytes]:
         program, *arguments = command
         user = self._user
@@ -194,7 +207,7 @@ class PostgresServer:
     def _is_ready(self) -> bool:
         """Whether it takes connections: the last line of its lock file says so."""
         lock = self._data / "postmaster.pid"
-        return lock.exists() and lock.read_text().rstrip().endswith("ready")
+        return lock.exists() and lock.read_text().rstrip().endswith(("ready", "standby"))
 
 
 def _may_enter(folder: Path) -> bool:
