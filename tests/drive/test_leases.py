@@ -200,11 +200,16 @@ async def test_due_waits_are_the_owners(stored_world: World) -> None:
 # -- losing a lease -------------------------------------------------------------------------------------------------------
 
 
+SELDOM = timedelta(hours=1)
+"""Of an engine that is to hear by its own commit that it lost the run, and not before by the other's appends."""
+
+
 async def lose(world: World, take: Callable[[FlowEngine], Any]) -> tuple[Side, Side]:
     """The second engine takes the run from the first, ends it, and then the first one's step returns."""
     one, two = Side(), Side()
     two.gate.set()
-    async with world.engine(one.flow(one_step)) as first, world.engine(two.flow(one_step)) as second:
+    unaware = world.engine(one.flow(one_step), poll_interval=SELDOM)
+    async with unaware as first, world.engine(two.flow(one_step)) as second:
         started = await one.begin(first.start("flow", run_id="r"))
         epoch = (await lease_of(world)).epoch
         assert (await take(second)).output == "slow"
@@ -256,7 +261,8 @@ async def test_a_lost_lease_drops_everything_at_once(stored_world: World) -> Non
     other = two.flow(ask)
     other.step(name="hang")(lambda: None)
     two.gate.set()
-    async with stored_world.engine(flow) as first, stored_world.engine(other) as second:
+    unaware = stored_world.engine(flow, poll_interval=SELDOM)
+    async with unaware as first, stored_world.engine(other) as second:
         started = await one.begin(first.start("flow", run_id="r"))
         assert (await second.drive("r", take_over=True)).status == "completed"
         one.gate.set()
