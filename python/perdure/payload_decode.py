@@ -21,7 +21,7 @@ from perdure.errors import Serialization
 from perdure.payload_rules import is_model, key_path, refusal
 from perdure.payload_unions import Place, read, rewritten
 
-__all__ = ["decode", "decode_as", "decoder"]
+__all__ = ["decode", "decode_as", "decode_with", "decoder"]
 
 T = TypeVar("T")
 
@@ -59,12 +59,17 @@ def decode_as(raw: bytes, kind: Any) -> Any:
     """
     if kind is Any or kind is object:
         return decode(raw)
+    return decode_with(decoder(kind), raw, kind)
+
+
+def decode_with(made: msgspec.json.Decoder[Any], raw: bytes, kind: Any) -> Any:
+    """`decode_as` with the decoder of `kind` at hand."""
     try:
-        value = decoder(kind).decode(raw)
+        value = made.decode(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise _unreadable(error, kind, raw) from None
     digits = raw.translate(_DIGITS)
-    if _SIXTEEN in digits or _SEVENTH in digits or _ZONELESS.search(digits):
+    if _SIXTEEN in digits or _SEVENTH in digits or (_CLOCK in digits and _ZONELESS.search(digits)):
         _check_exact(value, decode(raw), "$")
     return value
 
@@ -114,6 +119,7 @@ def _make(kind: Any) -> msgspec.json.Decoder[Any]:
 _DIGITS: Final = bytes.maketrans(b"123456789", b"000000000")
 _SIXTEEN: Final = b"0" * 16  # fewer digits fit any float
 _SEVENTH: Final = b"." + b"0" * 7  # fewer digits after the second fit a datetime
+_CLOCK: Final = b"00:00"  # a quick no to what follows
 _ZONELESS: Final = re.compile(rb'0-00[Tt ]00:00[0:.]*"')
 _NANOSECONDS: Final = re.compile(r"\.[0-9]{6}[0-9]*[1-9]")
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
+from functools import lru_cache
 from typing import Any, Final, cast
 from uuid import UUID
 
@@ -64,18 +65,26 @@ def _convert(value: object) -> object:
     convert = _CONVERSIONS.get(type(value))
     if convert is not None:
         return convert(value)
+    if (names := _fields_of(cast(Any, type(value)))) is not None:
+        return {name: getattr(value, name) for name in names}
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, msgspec.Struct):
         return _struct(value)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     for base, convert in _BASES:
         if isinstance(value, base):
             return convert(value)
     if is_model(type(value)):
         return _model(cast(Any, value))
     raise _Refused(_HINTS.get(type(value), f"type {_name(value)} cannot be stored as JSON"))
+
+
+@lru_cache(maxsize=1024)
+def _fields_of(kind: type) -> tuple[str, ...] | None:
+    """The fields of a dataclass, looked up once; None for anything else."""
+    if not dataclasses.is_dataclass(kind) or issubclass(kind, Enum | msgspec.Struct):
+        return None
+    return tuple(field.name for field in dataclasses.fields(kind))
 
 
 def _decimal(value: Any) -> str:

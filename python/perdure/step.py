@@ -11,11 +11,9 @@ from datetime import timedelta
 from functools import cached_property, update_wrapper
 from typing import Any, Generic, Literal, ParamSpec, TypeVar, cast
 
-import msgspec
-
 from perdure.arguments import Binding, place, store_untyped, underlying
 from perdure.errors import StepCancelled, StepNotRegistered
-from perdure.payload import decode_as, decoder
+from perdure.payload import decode, decode_with, decoder
 from perdure.policy import RetryPolicy
 from perdure.wire import whole_ms
 
@@ -125,17 +123,7 @@ class Step(Generic[P, R_co]):
     def decode(self) -> Callable[[bytes], Any]:
         """Reads a stored output as the type it is annotated to return. Raises `Serialization("payload")`."""
         kind = self.binding.returns
-        quick = decoder(kind).decode
-
-        def decode(raw: bytes) -> Any:
-            if len(raw) < _SHORT and raw[:1] != b"-":
-                try:
-                    return quick(raw)
-                except (msgspec.MsgspecError, UnicodeDecodeError):
-                    pass  # it is said below what is wrong with it
-            return decode_as(raw, kind)
-
-        return decode
+        return decode if kind is Any or kind is object else _reader(kind)
 
     @cached_property
     def async_retry(self) -> bytes:
@@ -184,8 +172,12 @@ def _elsewhere(*args: Any, **named: Any) -> Any:
     raise StepNotRegistered("of another process")
 
 
-_SHORT = 8  # fewer bytes hold no number and no time that a type could round
 _DEFAULT_RETRY = RetryPolicy(on_exhausted="continue_workflow").to_json()
+
+
+def _reader(kind: Any) -> Callable[[bytes], Any]:
+    made = decoder(kind)
+    return lambda raw: decode_with(made, raw, kind)
 
 
 def _is_context(kind: Any) -> bool:
