@@ -154,7 +154,7 @@ async def test_a_closed_engine_ends_its_worker(store: FlowEventStore) -> None:
     await until(lambda: _leased(store))
     await engine.close()
     await asyncio.wait_for(task, 30)
-    assert (await store.lease("r")).owner is None
+    assert not (await store.lease("r")).live
     with pytest.raises(EngineClosed):
         await engine.snapshot("r")
 
@@ -218,3 +218,25 @@ async def test_a_store_that_cannot_be_worked_with_ends_the_worker(
     async with FlowEngine(chain(1), counting) as engine:
         with pytest.raises(StoreError, match="broken for good"):
             await FlowWorker(engine).run_forever(signals=False)
+
+
+async def test_a_claim_that_a_cancelled_worker_waited_for_is_handed_back(store: FlowEventStore) -> None:
+    counting: Any = CountingStore(store)
+    claiming = asyncio.Event()
+
+    async def claim(*args: Any, **named: Any) -> Any:
+        claimed = await store.claim(*args, **named)
+        claiming.set()
+        await asyncio.sleep(0.05)  # the answer is on its way
+        return claimed
+
+    counting.claim = claim
+    async with FlowEngine(chain(1), counting) as engine:
+        await engine.submit("chain", run_id="r")
+        task = asyncio.create_task(FlowWorker(engine).run_forever(signals=False))
+        await claiming.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        state = await store.lease("r")
+        assert (state.epoch, state.live, state.last_sequence) == (1, False, 1)

@@ -240,9 +240,18 @@ class FlowWorker:
 
     async def _claim(self, k: int, besides: list[str]) -> list[Claimed]:
         workflows, builds, ttl_ns = self._wanted.workflows, self._wanted.builds, self.engine.leasing.ttl_ns
-        return await self.engine.store.claim(
-            self.engine.owner, k, workflows=workflows, builds=builds, besides=besides, ttl_ns=ttl_ns
+        claiming = asyncio.ensure_future(
+            self.engine.store.claim(
+                self.engine.owner, k, workflows=workflows, builds=builds, besides=besides, ttl_ns=ttl_ns
+            )
         )
+        try:
+            return await asyncio.shield(claiming)
+        except asyncio.CancelledError:
+            # What was asked for may be granted all the same, and nobody would drive it until it expires.
+            for run in await claiming:
+                await self._hand_back(run)
+            raise
 
     def _bounded(self, seconds: float, now: float) -> float:
         """No longer than until the next look that is due anyway."""
