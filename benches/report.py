@@ -28,7 +28,7 @@ __all__ = ["main"]
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "RESULTS.md"
-SUITES = tuple(f"benches/bench_{name}.py" for name in ("kernel", "drive", "stores", "postgres", "jsonl"))
+SUITES = tuple(f"benches/bench_{name}.py" for name in ("kernel", "drive", "coroutine", "stores", "postgres", "jsonl"))
 ROUNDS = 3
 ENGINES = ("rust", "pure", "orjson")
 
