@@ -17,6 +17,7 @@ from perdure import DurableTaskQueue, FlowEngine, ResumeHook, WorkflowSpec
 from perdure.cli.app import run
 from perdure.owner import is_dead
 from perdure.stores import SqliteEventStore
+from perdure.stores.base import FlowEventStore
 from worker.child import child, logged
 from worker.kit import chain, until
 
@@ -131,7 +132,7 @@ def pid_of(owner: str) -> int:
     return pid
 
 
-async def owners(store: SqliteEventStore, count: int) -> tuple[str, ...]:
+async def owners(store: FlowEventStore, count: int) -> tuple[str, ...]:
     """Who leases runs, once there are so many."""
 
     async def so_many() -> bool:
@@ -141,26 +142,26 @@ async def owners(store: SqliteEventStore, count: int) -> tuple[str, ...]:
     return (await store.outlook()).owners
 
 
-async def test_a_child_that_dies_is_replaced_and_its_runs_carried_on(sqlite: SqliteEventStore, tmp_path: Path) -> None:
+async def test_a_child_that_dies_is_replaced_and_its_runs_carried_on(shared: FlowEventStore, tmp_path: Path) -> None:
     """The parent ends the leases of a child it reaps, which would else live for an hour, and starts another."""
     options = ("--processes", "2", "--concurrency", "1", "--lease-ttl", "3600")
-    async with FlowEngine(chain(), sqlite) as engine:
+    async with FlowEngine(chain(), shared) as engine:
         await submit(engine, "r1", "r2")
-        with child(sqlite, tmp_path, *options) as parent:
-            first, second = await owners(sqlite, 2)
+        with child(shared, tmp_path, *options) as parent:
+            first, second = await owners(shared, 2)
             os.kill(pid_of(first), signal.SIGKILL)
             await until(lambda: logged(tmp_path, "another one starts"))
-            later = await owners(sqlite, 2)
+            later = await owners(shared, 2)
             assert second in later
             assert first not in later
             (tmp_path / "go").touch()
-            await until(lambda: _ended(sqlite, 2))
+            await until(lambda: _ended(shared, 2))
             parent.send_signal(signal.SIGTERM)
             assert await asyncio.to_thread(parent.wait) == 0
         assert all(is_dead(owner) for owner in later)
 
 
-async def _ended(store: SqliteEventStore, count: int) -> bool:
+async def _ended(store: FlowEventStore, count: int) -> bool:
     return (await store.summary()).terminal_runs == count
 
 
