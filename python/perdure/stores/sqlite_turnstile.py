@@ -96,17 +96,15 @@ class Turnstile:
 
     def take(self, seconds: float) -> bool:
         """Whether it is our turn, waiting up to `seconds`, 0 for not at all. Raises `StoreError`."""
+        if not self._waiting and self._take_at_once():
+            return True
+        if seconds <= 0:
+            return False
         with self._state:
             if not self._waiting:
-                if self._take_at_once():
-                    return True
-                if seconds <= 0:
-                    return False
                 # Nothing in Python ends a wait for a lock, so a thread waits that may be left behind.
                 self._waiting = True
                 Thread(target=self._wait, name="perdure-sqlite-turnstile", daemon=True).start()
-            elif seconds <= 0:
-                return False
             self._wanted = True
             came = self._state.wait_for(lambda: self._ours, seconds)
             self._wanted = self._ours = False
@@ -144,7 +142,6 @@ class Turnstile:
                 self._waiting = False  # whoever waits hears that it took too long, and of the error the next time
             raise
         with self._state:
-            self._waiting = False
             if self._closed:
                 self._give_up()
             elif self._wanted:
@@ -152,6 +149,7 @@ class Turnstile:
                 self._state.notify()
             else:
                 self._writer.unlock()
+            self._waiting = False  # last: from now on the locks are taken without this thread
 
     def _give_up(self) -> None:
         self._writer.close()
