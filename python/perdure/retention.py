@@ -5,7 +5,7 @@ every run of its linked component: whatever it is linked to, in either direction
 blocks its component; one that has a tombstone does not, so that a prune that was cut short can go on.
 
 The words and the rule stand here, the search for components in `stores/retaining.py`. A store answers how runs stand and
-deletes components, each after looking again inside the transaction that deletes; so a run that is held, linked or driven
+deletes them part by part, each after looking again inside the transaction that deletes; so a run that is held, linked or driven
 meanwhile is kept.
 """
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
@@ -26,6 +26,7 @@ __all__ = [
     "Digest",
     "HistoryHold",
     "Kept",
+    "Part",
     "PruneProgress",
     "PruneReport",
     "PrunedRuns",
@@ -175,11 +176,20 @@ class Digest:
         return Tombstone(self._run_id, deleted_at, self._last_sequence, event_id, self._sha256.hexdigest())
 
 
-def may_go(component: Iterable[str], standings: dict[str, Standing], cutoff: int) -> bool:
-    """Whether a component can still be deleted as a whole; asked inside the transaction that deletes it."""
-    members = frozenset(component)
+class Part(NamedTuple):
+    """What is deleted as a whole: a component, or some runs of a large one."""
+
+    run_ids: Sequence[str]
+    looked_at: Sequence[str]
+    """The runs that must still be such as may go: before the first part of a large component, all of it."""
+    component: frozenset[str]
+
+
+def may_go(part: Part, standings: Mapping[str, Standing], cutoff: int) -> bool:
+    """Whether a part can still be deleted; asked inside the transaction that deletes it."""
     return all(
-        kept_for_itself(standings[run_id], cutoff) is None and standings[run_id].linked <= members for run_id in members
+        kept_for_itself(standings[run_id], cutoff) is None and standings[run_id].linked <= part.component
+        for run_id in part.looked_at
     )
 
 

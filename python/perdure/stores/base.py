@@ -398,10 +398,10 @@ class FlowEventStore(Protocol):
     ) -> PruneReport:
         """Deletes the runs that `filter` means and that ended before `cutoff` (ns; their last event lies strictly before it),
         with everything kept of them, for good: their ids cannot be used again (R51). Runs linked to each other, in either
-        direction and however far, go together or stay, in one transaction; one that is missing, held by a retention hold or
+        direction and however far, go together or stay; one that is missing, held by a retention hold or
         left out by `filter` keeps them all.
 
-        About `batch` runs go in a transaction, and `progress` is told after each. A prune that was cut short is finished by
+        Up to `batch` runs go in a transaction, those of a larger component in several, and `progress` is told after each. A prune that was cut short is finished by
         the next one. Raises `RunNotFound` for an id that `filter` names and that never was, before anything is deleted."""
         ...
 

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from typing import TypeVar
 
 from perdure.errors import RunConflict, RunNotFound
-from perdure.retention import HistoryHold, Standing, check_hold, may_go
+from perdure.retention import HistoryHold, Part, Standing, check_hold, may_go
 from perdure.stores.index import MemoryIndex
 from perdure.stores.retaining import Retaining
 from perdure.stores.rules import check_limit
@@ -53,14 +53,12 @@ class IndexedRetention(Retaining):
         with self._index() as index:
             return _standings(index, run_ids)
 
-    async def _delete(self, components: Sequence[Sequence[str]], cutoff: int) -> list[bool]:
+    async def _delete(self, parts: Sequence[Part], cutoff: int) -> list[bool]:
         def work() -> list[bool]:
             with self._index() as index:
-                standings = _standings(index, (run_id for component in components for run_id in component))
-            gone = [may_go(component, standings, cutoff) for component in components]
-            buried = [
-                run_id for component, is_gone in zip(components, gone, strict=True) if is_gone for run_id in component
-            ]
+                standings = _standings(index, (run_id for part in parts for run_id in part.looked_at))
+            gone = [may_go(part, standings, cutoff) for part in parts]
+            buried = [run_id for part, is_gone in zip(parts, gone, strict=True) if is_gone for run_id in part.run_ids]
             self._bury(buried, self.clock())
             with self._index() as index:
                 for run_id in buried:

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 from perdure.errors import RunConflict, RunNotFound
 from perdure.instant import due_key, parse_instant
-from perdure.retention import Digest, HistoryHold, Standing, Tombstone, check_hold, may_go
+from perdure.retention import Digest, HistoryHold, Part, Standing, Tombstone, check_hold, may_go
 from perdure.stores.postgres_database import Connection
 from perdure.stores.retaining import Retaining
 from perdure.stores.rules import RUN_COLUMNS, check_limit, record_from
@@ -81,17 +81,15 @@ class PostgresRetention(Retaining):
     async def _standings(self, run_ids: Sequence[str]) -> dict[str, Standing]:
         return await _standings(self._rows, run_ids)
 
-    async def _delete(self, components: Sequence[Sequence[str]], cutoff: int) -> list[bool]:
-        run_ids = [run_id for component in components for run_id in component]
+    async def _delete(self, parts: Sequence[Part], cutoff: int) -> list[bool]:
+        run_ids = [run_id for part in parts for run_id in part.looked_at]
 
         async def work(connection: Connection, ask: Ask) -> list[bool]:
             await ask(LOCK, run_ids)
             # A statement of its own: it sees what was committed before the locks were had.
             standings = await _standings(ask, run_ids)
-            gone = [may_go(component, standings, cutoff) for component in components]
-            buried = [
-                run_id for component, is_gone in zip(components, gone, strict=True) if is_gone for run_id in component
-            ]
+            gone = [may_go(part, standings, cutoff) for part in parts]
+            buried = [run_id for part, is_gone in zip(parts, gone, strict=True) if is_gone for run_id in part.run_ids]
             if buried:
                 ((now,),) = await ask(_NOW, self._test_time())
                 await self._bury(connection, ask, standings, buried, now)

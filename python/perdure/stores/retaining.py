@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Literal, Protocol
 
 from perdure.retention import (
     EVERY_RUN,
     Kept,
+    Part,
     PrunedRuns,
     PruneProgress,
     PruneReport,
@@ -48,8 +49,8 @@ class Retaining:
         """How each of these runs stands, as one read."""
         raise NotImplementedError
 
-    async def _delete(self, components: Sequence[Sequence[str]], cutoff: int) -> list[bool]:
-        """Deletes each component that `may_go`, whole and leaving tombstones; whether it did, in the order given."""
+    async def _delete(self, parts: Sequence[Part], cutoff: int) -> list[bool]:
+        """Deletes in one transaction each part that `may_go`, leaving tombstones; whether it did, in the order given."""
         raise NotImplementedError
 
     async def prune(
@@ -128,6 +129,8 @@ class _Prune:
             if run_id in self._planned:
                 continue
             standing = standings.get(run_id, Standing(record))
+            if standing.record is None:
+                continue  # somebody else pruned it meanwhile
             kept = kept_for_itself(standing, self._cutoff)
             if kept is None and standing.linked and not await self._may_go_with(run_id, standing):
                 kept = "referenced"
@@ -167,29 +170,43 @@ class _Prune:
     async def _delete_ready(self, least: int) -> None:
         """Deletes what is ready, once it is so many runs."""
         if sum(map(len, self._ready)) >= least:
-            for group in self._groups():
-                if self._report.dry_run:
-                    gone = [True] * len(group)
-                else:
-                    gone = await self._store._delete(group, self._cutoff)
-                for component, is_gone in zip(group, gone, strict=True):
-                    self._count("deleted" if is_gone else "changed", component)
-                self._progress(PruneProgress(self._looked_at, self._report.deleted.count))
+            small: list[Part] = []
+            for component in self._ready:
+                parts = self._parts(component)
+                if len(parts) > 1:
+                    await self._delete_large(parts)
+                    continue
+                if sum(len(part.run_ids) for part in (*small, *parts)) > self._batch:
+                    await self._delete(small)
+                    small = []
+                small += parts
+            await self._delete(small)
             self._ready = []
         self._progress(PruneProgress(self._looked_at, self._report.deleted.count))
 
-    def _groups(self) -> Iterator[list[list[str]]]:
-        """What is deleted together: components up to the size of a batch, or one that is larger."""
-        group: list[list[str]] = []
-        size = 0
-        for component in self._ready:
-            if group and size + len(component) > self._batch:
-                yield group
-                group, size = [], 0
-            group.append(component)
-            size += len(component)
-        if group:
-            yield group
+    def _parts(self, component: list[str]) -> list[Part]:
+        """A component that is larger than a batch goes in several, all of it looked at before the first."""
+        members = frozenset(component)
+        parts = [Part(run_ids, run_ids, members) for run_ids in in_parts(component, self._batch)]
+        return [parts[0]._replace(looked_at=component), *parts[1:]]
+
+    async def _delete_large(self, parts: list[Part]) -> None:
+        goes_on = True
+        for part in parts:
+            if goes_on:
+                goes_on = await self._delete([part])
+            else:
+                self._count("changed", part.run_ids)
+
+    async def _delete(self, parts: list[Part]) -> bool:
+        """Whether all of them could be deleted."""
+        if not parts:
+            return True
+        gone = [True] * len(parts) if self._report.dry_run else await self._store._delete(parts, self._cutoff)
+        for part, is_gone in zip(parts, gone, strict=True):
+            self._count("deleted" if is_gone else "changed", part.run_ids)
+        self._progress(PruneProgress(self._looked_at, self._report.deleted.count))
+        return all(gone)
 
     def _count(self, kind: Literal["deleted"] | Kept, run_ids: Iterable[str]) -> None:
         counted: PrunedRuns = getattr(self._report, kind)

@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 
 from perdure.errors import RunConflict, RunNotFound
 from perdure.instant import due_key, parse_instant
-from perdure.retention import Digest, HistoryHold, Standing, Tombstone, check_hold, in_parts, may_go
+from perdure.retention import Digest, HistoryHold, Part, Standing, Tombstone, check_hold, in_parts, may_go
 from perdure.stores.retaining import Retaining
 from perdure.stores.rules import RUN_COLUMNS, check_limit, record_from
 
@@ -52,12 +52,12 @@ class SqliteRetention(Retaining):
     async def _standings(self, run_ids: Sequence[str]) -> dict[str, Standing]:
         return await self._read(lambda connection: _standings(connection, run_ids))
 
-    async def _delete(self, components: Sequence[Sequence[str]], cutoff: int) -> list[bool]:
+    async def _delete(self, parts: Sequence[Part], cutoff: int) -> list[bool]:
         def work(connection: sqlite3.Connection, now: int) -> list[bool]:
-            standings = _standings(connection, [run_id for component in components for run_id in component])
-            gone = [may_go(component, standings, cutoff) for component in components]
-            for component, is_gone in zip(components, gone, strict=True):
-                for run_id in component if is_gone else ():
+            standings = _standings(connection, [run_id for part in parts for run_id in part.looked_at])
+            gone = [may_go(part, standings, cutoff) for part in parts]
+            for part, is_gone in zip(parts, gone, strict=True):
+                for run_id in part.run_ids if is_gone else ():
                     _delete(connection, run_id, now)
             return gone
 
