@@ -240,6 +240,8 @@ class Flow:
 
         def register(function: Callable[..., Any]) -> Any:
             is_async = inspect.iscoroutinefunction(underlying(function))
+            if inspect.isasyncgenfunction(underlying(function)):
+                raise TypeError(f"workflow {name!r} at {place(function)} yields; an async workflow returns its output")
             if is_async_only and not is_async:
                 raise TypeError(
                     f"workflow {name!r} at {place(function)} is no async def, so fails_on means nothing to it"

@@ -93,6 +93,11 @@ def test_what_cannot_run_is_refused_where_it_is_declared(flow: Flow) -> None:
         flow.step(timeout=timedelta(0))(lambda: None)
     with pytest.raises(TypeError, match="is no async def, so fails_on means nothing to it"):
         flow.workflow("w", fails_on=(ValueError,))(lambda ctx: ctx.complete(1))
+    async def yields(ctx: Any) -> Any:
+        yield 1
+
+    with pytest.raises(TypeError, match="yields; an async workflow returns its output"):
+        flow.workflow("w")(yields)
     with pytest.raises(TypeError, match="fails_on of workflow 'w' is a tuple of exception classes"):
         flow.workflow("w", fails_on=cast(Any, ValueError))
     with pytest.raises(TypeError, match="parameter 'bad' of step 'odd' has a type that JSON cannot become"):

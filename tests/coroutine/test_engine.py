@@ -14,6 +14,7 @@ from scenarios.kit import Clock, Crash, WatchedStore, open_store
 from coroutine.programs import ORDER, PROGRAMS
 from coroutine.programs import flow as programs
 from perdure import AsyncContext, BlockingFlowEngine, Envelope, Flow, FlowEngine, NonDeterministic, RetryPolicy
+from perdure.effects import CommitMode
 from perdure.engine import FlowEngine as Engine
 from perdure.errors import FlowError
 from perdure.kernel import KernelName
@@ -86,12 +87,15 @@ async def test_a_coroutine_is_kept_between_drives_and_dropped_with_its_session(
 
 
 @pytest.mark.parametrize("store_kind", STORES)
-@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize(("strict", "commit"), [(False, "staged"), (True, "staged"), (True, "each")])
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
-async def test_programs_run_on_the_engine(tmp_path: Path, store_kind: str, strict: bool, program: Any) -> None:
+async def test_programs_run_on_the_engine(
+    tmp_path: Path, store_kind: str, strict: bool, commit: CommitMode, program: Any
+) -> None:
     clock = Clock()
     flow = real()
-    async with FlowEngine(flow, open_store(store_kind, tmp_path, clock), strict_replay=strict) as engine:
+    store = open_store(store_kind, tmp_path, clock)
+    async with FlowEngine(flow, store, strict_replay=strict, commit=commit) as engine:
         await engine.start(flow.find_workflow(program.name, "1"), ORDER, run_id="r")
         await drive_on(engine, "r", clock)
         snapshot = await engine.snapshot("r")

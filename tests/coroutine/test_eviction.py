@@ -49,7 +49,8 @@ def test_eviction_runs_local_clean_up_innermost_first_and_awaits_nothing(kernel:
                 seen.append("never")
 
         try:
-            await ctx.gather(leaf("a"), leaf("b"))
+            with ctx.scope("open"):
+                await ctx.gather(leaf("a"), leaf("b"))
         finally:
             seen.append("main")
             ctx.hook(str, id="late", token="canary-late")
@@ -65,7 +66,7 @@ def test_eviction_runs_local_clean_up_innermost_first_and_awaits_nothing(kernel:
     assert seen == ["a", "b", "main"]
     assert world.log == before
     world.ask()
-    assert world.opened() == ["wait 1.1/sleep", "wait 1.2/sleep"]
+    assert world.opened() == ["wait open/1.1/sleep", "wait open/1.2/sleep"]
 
 
 def test_code_that_swallows_being_closed_is_suspended_kept_and_logged(

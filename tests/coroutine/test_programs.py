@@ -6,11 +6,12 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
+import orjson
 import pytest
 
 from coroutine.programs import ORDER, PROGRAMS, flow, outcomes
 from coroutine.world import World
-from perdure.kernel import Kernel
+from perdure.kernel import DEFAULT_MAX_EVENT_BYTES, Kernel
 
 each = pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
 
@@ -106,3 +107,24 @@ def test_with_a_failing_step_at_each_place(kernel: Kernel, program: Any) -> None
         assert world.run.terminal
         for prefix in world.prefixes():
             prefix.ask()
+
+
+@each
+def test_a_conflict_under_every_commit(kernel: Kernel, program: Any) -> None:
+    """R4: each pass is first asked over staged events that another writer then beats; the end is the same."""
+    plain = played(kernel, program)
+    world = World(kernel, flow, program, ORDER)
+    while not world.run.terminal and world.open():
+        with world.together():
+            before, lines = world.run.last_sequence, world.log
+            step(world, None)
+            happened = [orjson.loads(line)["event"] for line in world.log[len(lines) :].splitlines()]
+            world.run, world.log = kernel.project("r", lines, DEFAULT_MAX_EVENT_BYTES), lines
+            assert world.run.last_sequence == before
+            staged = world.run.stage([orjson.dumps(event) for event in happened], world.clock)
+            world.kept.ask(world.spec, staged)
+            progress = {"progress_id": f"foreign-{before}", "completed": 0, "total": 1}
+            world._append([orjson.dumps({"type": "run_progress_recorded", "progress": progress})])
+            world._append([orjson.dumps(event) for event in happened])
+    assert (world.status, world.output, world.error) == (plain.status, plain.output, plain.error)
+    assert world.opened() == plain.opened()

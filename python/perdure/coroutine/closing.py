@@ -27,7 +27,7 @@ def close_chains(chains: Iterable[Chain], run_id: str) -> None:
     """Closes coroutines in the order given; what survives is kept and logged with its line."""
     for chain in chains:
         chain.done = True
-        if not _closes(chain.coroutine.close, partial(_has_ended, chain.coroutine)):
+        if not _closes(partial(chain.context.run, chain.coroutine.close), partial(_has_ended, chain.coroutine)):
             SURVIVORS.append(chain.coroutine)
             _log.warning(
                 "a coroutine of run %s ignores being closed, at %s; it is kept",
