@@ -33,9 +33,11 @@ __all__ = ["FlowWorker"]
 _log = logging.getLogger("perdure")
 _BETWEEN_LOOKS: Final = 0.05
 """Seconds from one look to the next that a mere hint brings about."""
-_FIRST_PAUSE: Final = 0.001
+_FIRST_PAUSE: Final = 0.01
 _LAST_PAUSE: Final = 1.0
 """Seconds after a look that found runs due of which the claim then got none: others were faster, or have them locked."""
+_SPREAD: Final = 0.004
+"""Seconds over which workers that wait for the same moment spread, so that the first has claimed before the others look."""
 _FIRST_RETRY: Final = 0.1
 _LAST_RETRY: Final = 5.0
 _STORE_PATIENCE: Final = 60.0
@@ -76,6 +78,7 @@ class FlowWorker:
         self._poll = _seconds("poll", poll, 0.001)
         self._grace = _seconds("drain_timeout", drain_timeout, 0.0)
         self._wanted = _wanted_by(engine)
+        self._random = engine.leasing.random
         self._drives: dict[asyncio.Task[None], str] = {}  # and which run each is of
         self._shunned = ShunnedRuns()
         self._held = HeldRuns(engine, self._wanted)
@@ -224,7 +227,7 @@ class FlowWorker:
         pause, self._pause = self._pause, min(self._pause * 2, _LAST_PAUSE)
         if claimed:
             pause, self._pause = 0.0, _FIRST_PAUSE
-        return pause
+        return pause * (0.5 + self._random.random())
 
     async def _ahead(self, besides: list[str]) -> float:
         """Seconds until there is something to claim, by the store's clock. The leases of processes of this host that have
@@ -236,7 +239,11 @@ class FlowWorker:
         if ended:
             _log.warning("%d runs of a process that has died can be claimed again", ended)
             return 0.0
-        return self._poll if seen.claim_at is None else (seen.claim_at * 1_000 - seen.now) / 1e9
+        if seen.claim_at is None:
+            return self._poll
+        ahead = (seen.claim_at * 1_000 - seen.now) / 1e9
+        others = any(owner != self.engine.owner for owner in seen.owners)
+        return ahead + self._random.random() * _SPREAD if ahead > 0 and others else ahead
 
     async def _claim(self, k: int, besides: list[str]) -> list[Claimed]:
         workflows, builds, ttl_ns = self._wanted.workflows, self._wanted.builds, self.engine.leasing.ttl_ns
