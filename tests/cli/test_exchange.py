@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import os
+import pty
 import subprocess
 import sys
 from pathlib import Path
@@ -90,6 +92,29 @@ def test_a_pipe_joins_two_stores(source: str, tmp_path: Path) -> None:
     subprocess.run([*perdure, "import", "--store", copy, "-"], input=exported.stdout, check=True, capture_output=True)
     assert contents(copy) == contents(source)
     assert exported.stderr.count(b"\n") == 1 and TOKEN.encode() not in exported.stderr
+
+
+def test_progress_is_shown_on_a_terminal_only(source: str, tmp_path: Path) -> None:
+    parent, child = pty.openpty()
+    command = [sys.executable, "-m", "perdure", "export", "--store", source, "--out", str(tmp_path / "out")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=child) as process:
+        os.close(child)
+        shown = b""
+        while part := _read(parent):
+            shown += part
+        assert process.stdout is not None
+        table = process.stdout.read()
+    os.close(parent)
+    assert process.returncode == 0
+    assert b"exporting" in shown and b"3/3" in shown
+    assert b"\x1b" not in table and table.split()[-3:-1] == [b"3", b"6"]
+
+
+def _read(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, 65536)
+    except OSError:  # its other end is closed
+        return b""
 
 
 def test_filters_choose_what_goes_out(source: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

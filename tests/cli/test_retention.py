@@ -61,6 +61,11 @@ def test_prune_takes_filters_and_ages(store: str, capsys: pytest.CaptureFixture[
     assert pruned(capsys, *AFTER, "--run-id", "kid", "--run-id", "lone") == {"deleted": ["lone"], "referenced": ["kid"]}
 
 
+def test_an_unknown_status_is_wrong_usage(store: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["prune", *AFTER, "--status", "done"]) == 2
+    assert "no run has the status 'done'; use pending" in capsys.readouterr().err
+
+
 def test_the_table_names_what_became_of_the_runs(store: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["prune", *AFTER, "--dry-run"]) == 0
     told = capsys.readouterr()
@@ -114,6 +119,13 @@ def test_a_history_hold_keeps_a_run_until_released(store: str, capsys: pytest.Ca
     assert pruned(capsys, *AFTER)["deleted"] == ["kid", "parent"]
     assert run(["history-hold", "add", "kid", "audit", "--reason", "late"]) == 1
     assert "was pruned" in capsys.readouterr().err
+    assert run(["history-hold", "add", "open", "a\nb", "--reason", "why"]) == 2
+    assert run(["history-hold", "add", "open", "h", "--reason", "why", "--json"]) == 0
+    assert run(["history-hold", "release", "open", "h", "--json"]) == 0
+    assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == [
+        {"run_id": "open", "hold_id": "h", "added": True},
+        {"run_id": "open", "hold_id": "h", "released": True},
+    ]
 
 
 def test_looking_at_a_store_that_is_not_there_makes_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

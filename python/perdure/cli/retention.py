@@ -142,6 +142,7 @@ def add(
     run_id: Annotated[str, typer.Argument(metavar="RUN")],
     hold_id: Annotated[str, typer.Argument(metavar="HOLD", help="A name for the hold, to release it by.")],
     reason: Annotated[str, typer.Option(help="Why the history must be kept.")],
+    json: Json = False,
 ) -> None:
     """Keep a run's history from being pruned."""
 
@@ -153,13 +154,17 @@ def add(
         added = perform(work())
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
-    typer.echo("held" if added else "was held already")
+    if json:
+        tell_json({"run_id": run_id, "hold_id": hold_id, "added": added})
+    else:
+        typer.echo("held" if added else "was held already")
 
 
 def release(
     store: StoreUrl,
     run_id: Annotated[str, typer.Argument(metavar="RUN")],
     hold_id: Annotated[str, typer.Argument(metavar="HOLD")],
+    json: Json = False,
 ) -> None:
     """End a retention hold."""
 
@@ -167,10 +172,15 @@ def release(
         async with opened(store) as opened_store:
             return await opened_store.release_history(run_id, hold_id)
 
-    if not perform(work()):
+    released = perform(work())
+    if not released:
         say(f"run {run_id!r} has no retention hold {hold_id!r}")
+    if json:
+        tell_json({"run_id": run_id, "hold_id": hold_id, "released": released})
+    elif released:
+        typer.echo("released")
+    if not released:
         raise typer.Exit(1)
-    typer.echo("released")
 
 
 def listing(
