@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Coroutine, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
 from perdure.errors import FlowError, LeaseLost, OutcomeUnknown, StoreUnavailable
+from perdure.retention import EVERY_RUN, HistoryHold, PruneReport, RunSelection, Tombstone
 from perdure.stores.base import (
     ActiveHook,
     Append,
@@ -281,6 +282,25 @@ class Client:
 
     async def runnable(self, now: int, *, after: tuple[int, str] | None = None, limit: int = 1000) -> RunnablePage:
         return await self._read("runnable", self._medium.store.runnable(now, after=after, limit=limit))
+
+    # -- retention -------------------------------------------------------------------------------------------------
+
+    async def prune(self, cutoff: int, filter: RunSelection = EVERY_RUN, **options: Any) -> PruneReport:
+        return await self._read("prune", self._medium.store.prune(cutoff, filter, **options))
+
+    async def tombstone(self, run_id: str) -> Tombstone | None:
+        return await self._read("tombstone", self._medium.store.tombstone(run_id))
+
+    async def hold_history(self, run_id: str, hold_id: str, reason: str) -> bool:
+        return await self._read("hold_history", self._medium.store.hold_history(run_id, hold_id, reason), run_id)
+
+    async def release_history(self, run_id: str, hold_id: str) -> bool:
+        return await self._read("release_history", self._medium.store.release_history(run_id, hold_id), run_id)
+
+    async def history_holds(
+        self, run_id: str | None = None, *, after: tuple[str, str] | None = None, limit: int = 100
+    ) -> list[HistoryHold]:
+        return await self._read("history_holds", self._medium.store.history_holds(run_id, after=after, limit=limit))
 
     async def close(self) -> None:
         """The store outlives its clients."""
