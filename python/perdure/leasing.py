@@ -260,13 +260,16 @@ class RenewalThread:
             if not self._told.is_closed():
                 raise
 
+    async def _ends_within(self, seconds: float) -> bool:
+        return self._ended.wait(seconds)  # nothing else runs on this loop
+
     async def _renew(self) -> None:
         own = self._keeper.leasing.store.elsewhere()
         store = own or self._keeper.leasing.store
         interval = self._keeper.leasing.ttl_seconds / 3
         pause = interval
         try:
-            while not self._ended.wait(pause):  # nothing else runs on this loop
+            while not await self._ends_within(pause):
                 try:
                     brought = await self._keeper.renew(store)
                 except StoreError as error:
