@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+from dataclasses import dataclass
+from random import Random
 from typing import Final
 
 from perdure.errors import FlowError, RunConflict, RunNotFound
@@ -26,6 +28,21 @@ def ids(pruned: PrunedRuns) -> list[str]:
     """All ids of a small report."""
     assert pruned.count == len(pruned.first)
     return sorted(pruned.first)
+
+
+@dataclass
+class _Node:
+    """A run of a random graph."""
+
+    status: str
+    last: int
+    held: bool
+    linked: set[str]
+
+    def may_go(self, cutoff: int, wanted: RunSelection) -> bool:
+        """Whether the run itself may be deleted."""
+        meant = wanted.status is None or self.status in wanted.status
+        return meant and self.status != "pending" and self.last < cutoff and not self.held
 
 
 class RetentionContract(StoreSuite):
@@ -361,6 +378,48 @@ class RetentionContract(StoreSuite):
         answers = await asyncio.gather(start(), store.prune(LATER), start(), start())
         assert not any(isinstance(answer, Committed) for answer in answers)
         assert await store.run_ids() == []
+
+    def test_on_random_graphs_a_prune_deletes_what_the_rule_says(self) -> None:
+        """Against the rule of R51 written down as a closure over the whole graph."""
+        for seed in range(4):
+            asyncio.run(self._on_a_random_graph(Random(seed)))
+
+    async def _on_a_random_graph(self, random: Random) -> None:
+        store = self.make_store()
+        try:
+            graph = await self._random_graph(store, random)
+            cutoff = START + 500 * SECOND
+            wanted = RunSelection(status=random.choice((None, ("completed", "failed"), ("completed",))))
+            kept = {run_id for run_id, node in graph.items() if not node.may_go(cutoff, wanted)}
+            while more := {a for a, node in graph.items() for b in node.linked if (a in kept) != (b in kept)}:
+                kept |= more | {b for a in more for b in graph[a].linked}
+            report = await store.prune(cutoff, wanted, batch=random.choice((1, 3, 500)))
+            assert ids(report.deleted) == sorted(graph.keys() - kept)
+            assert await store.run_ids() == sorted(kept)
+            meant = {run_id for run_id, node in graph.items() if wanted.status is None or node.status in wanted.status}
+            told = [ids(part) for part in (report.held, report.referenced, report.non_terminal, report.too_recent)]
+            assert sorted(run_id for part in told for run_id in part) == sorted(kept & meant)
+        finally:
+            await store.close()
+
+    async def _random_graph(self, store: FlowEventStore, random: Random) -> dict[str, _Node]:
+        graph: dict[str, _Node] = {}
+        for number in range(30):
+            run_id = f"g{number:02}"
+            earlier = sorted(graph)
+            linked = random.sample(earlier, min(len(earlier), random.choice((0, 0, 0, 1, 2))))
+            status = random.choice(("completed", "completed", "completed", "completed", "failed", "pending"))
+            story = self.story(run_id)
+            story.clock = START + random.choice((0, 0, 0, 0, 1000)) * SECOND
+            drafts = [child(f"c{place}", other) for place, other in enumerate(linked)]
+            ends = {"completed": [ENDED], "failed": [FAILED], "pending": []}[status]
+            graph[run_id] = node = _Node(status, story.clock, random.random() < 0.07, set(linked))
+            await story.write(store, created(), *drafts, *ends)
+            for other in linked:
+                graph[other].linked.add(run_id)
+            if node.held:
+                await store.hold_history(run_id, "h", "why")
+        return graph
 
     # retention holds -----------------------------------------------------------------------------------------
 
