@@ -77,7 +77,7 @@ class _Ready:
         """The next callback of some lane."""
         self.turns += 1
         if self.turns > _MOST_TURNS:
-            raise Spinning(f"time stands still while callbacks go on and on: {self._runnable[0].queue[0]!r}")
+            raise Spinning(f"time stands still while callbacks go on and on in {self._runnable[0]}")
         count = len(self._runnable)
         lane = self._runnable[int(self._random.random() * count) if count > 1 else 0]
         handle = lane.queue.popleft()
