@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import os
 import signal
 import statistics
@@ -235,6 +236,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--smoke", action="store_true", help="few runs: does it work?")
     options = parser.parse_args(arguments)
     load("rust")
+    logging.getLogger("perdure").setLevel(logging.ERROR)  # that processes die is the point here
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="perdure-bench-"))
         for name in options.store or ("sqlite", "postgres"):
