@@ -379,6 +379,45 @@ def test_what_is_no_fault_compensates(kernel: Kernel, flow: Flow, error: Excepti
     assert World(kernel, flow, w).open() == ["step work"]
 
 
+@pytest.mark.parametrize("race", [False, True])
+def test_a_fault_of_one_branch_compensates_nothing_in_another(kernel: Kernel, flow: Flow, race: bool) -> None:
+    broken = True
+
+    @flow.workflow("w")
+    async def w(ctx: AsyncContext) -> str:
+        async def bad() -> str:
+            await ctx.step(work_of(flow).options(id="first"))
+            if broken:
+                raise KeyError("a fault")
+            return "fixed"
+
+        async def good() -> None:
+            try:
+                await ctx.sleep(HOUR)
+            except BranchCancelled:
+                async with ctx.cleanup():
+                    await ctx.step(work_of(flow).options(id="undo"))
+                raise
+
+        if race:
+            first = await ctx.race(bad(), good())
+            return str(first.result())
+        return (await ctx.gather(bad(), good()))[0]
+
+    world = World(kernel, flow, w)
+    with pytest.raises(WorkflowRaised, match="KeyError"):
+        world.done("first", "")
+    assert "step undo" not in world.opened()
+    broken = False
+    world.ask()
+    if race:
+        assert world.open()[-1] == "step undo"  # it lost to a branch that returned
+        world.done("undo", "")
+    else:
+        world.fire("1.2/sleep")
+    assert world.output == "fixed"
+
+
 def test_an_exception_of_whoever_drives_is_not_the_workflow_s(kernel: Kernel, flow: Flow) -> None:
     @flow.workflow("w")
     async def w(ctx: AsyncContext) -> None:

@@ -124,9 +124,11 @@ def test_live_async_generators_are_closed_likewise(kernel: Kernel, flow: Flow) -
         return total
 
     world = World(kernel, flow, w, strict=False)
-    world.fire("sleep")
-    world.drop()
+    world.drop()  # while the generator itself awaits
     assert seen == ["generator"]
+    world.fire("sleep")
+    world.drop()  # while its consumer does
+    assert seen == ["generator"] * 2
     world.done("work", "")
     world.play(lambda name, item: "")
     assert world.output == 3

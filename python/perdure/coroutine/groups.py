@@ -58,6 +58,8 @@ class Group(Generic[T]):
         while not self._finished:
             chain.waiting = self
             yield WAITING
+            if replay.over:
+                raise GeneratorExit
         return self._outcome()
 
     def forget(self) -> None:
@@ -145,10 +147,13 @@ class Group(Generic[T]):
         self._check_finished()
         return True
 
-    def _end_chains(self) -> None:
+    def _end_chains(self, reason: BaseException | None = None) -> None:
+        """Tells the chains that they are not needed; `reason` is the failure that ends the group, if one does."""
         for handle in list(self._open):
             if isinstance(handle, ChainHandle) and handle.chain is not None:
-                handle.chain.interrupt(Signal(Rank.BRANCH, BranchCancelled(), self._shields))
+                error = BranchCancelled()
+                error.__cause__ = reason
+                handle.chain.interrupt(Signal(Rank.BRANCH, error, self._shields))
 
     def _later(self, handle: Handle[Any], error: BaseException) -> None:
         """A failure after the reason: a fault of the code replaces it, anything else is noted."""
@@ -183,7 +188,7 @@ class Gather(Group[T]):
             self._later(handle, error)
         elif not self._return_exceptions:
             self._error = error
-            self._end_chains()
+            self._end_chains(error)
 
     def _waits_for(self, handle: Handle[Any]) -> bool:
         return isinstance(handle, ChainHandle) or (self._signal is None and isinstance(handle, StepHandle))
@@ -219,7 +224,7 @@ class Race(Group[T]):
             self._winner = handle
             if not isinstance(handle, ChainHandle):
                 handle.seen = False  # the winner's failure is raised by its own result()
-            self._end_chains()
+            self._end_chains(handle.failure())
             for lost in self._given:
                 if lost is not handle and lost.closes_when_lost:
                     lost.shut()
@@ -277,6 +282,8 @@ class AsCompleted(AsyncIterator[Handle[T]], Generic[T]):
         while not self._ready:
             self._chain, chain.waiting = chain, self
             yield WAITING
+            if replay.over:
+                raise GeneratorExit
             if chain.pending is not None:
                 chain.raise_pending()
         self._left -= 1

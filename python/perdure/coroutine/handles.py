@@ -72,6 +72,8 @@ class Handle(Generic[T]):
             self.watch(chain)
             chain.waiting = self
             yield WAITING
+            if self._replay.over:
+                raise GeneratorExit
             if chain.pending is not None:
                 chain.raise_pending()
         return self.take()

@@ -38,6 +38,8 @@ class Cleanup:
         if replay.absent():
             return
         active = sys.exc_info()[1]
+        if isinstance(active, BranchCancelled) and active.__cause__ is not None:
+            active = active.__cause__  # what ended the group: a fault of one branch compensates nothing in another
         if active is not None and active is not replay.outer_error and replay.is_fault(active):
             raise replay.end_pass(replay.raised(active))
         self._chain = chain = replay.current_chain()
