@@ -79,6 +79,7 @@ class FlowScheduler:
         self._redispatch_ns = redispatch_after // timedelta(microseconds=1) * 1000
         self._interval_seconds = min(interval, redispatch_after).total_seconds()
         self._max_runs = max_runs
+        self._met = False
         self._cursor: tuple[int, str] | None = None
         self._marks: OrderedDict[str, tuple[int, int]] = OrderedDict()  # run id → (when, last sequence then)
         self._stopping = asyncio.Event()
@@ -91,9 +92,8 @@ class FlowScheduler:
 
         Raises `RuntimeBuildRouteNotFound` before the first task is sent, if any of them would have nowhere to go. What the
         store or the dispatcher raises leaves the tasks sent before it."""
-        moment = self._engine.store.clock() if now is None else moment_ns("now", now)
-        cursor = self._cursor
-        runs, cursor, next_at = await self._look(moment, cursor)
+        moment = await self._clock() if now is None else moment_ns("now", now)
+        runs, cursor, next_at = await self._look(moment, self._cursor)
         by_build: dict[str | None, list[Runnable]] = {}
         for run in runs:
             if not self._is_marked(run, moment):
@@ -110,6 +110,13 @@ class FlowScheduler:
         self._cursor = cursor
         waits, retries = sum(run.due_waits for run in runs), sum(run.due_retries for run in runs)
         return DueWork(waits, retries, sent, len(runs), cursor is not None, next_at)
+
+    async def _clock(self) -> int:
+        """The store's, known for sure once the store was asked something (R45)."""
+        if not self._met:
+            await self._engine.store.changes()
+            self._met = True
+        return self._engine.store.clock()
 
     async def _look(
         self, moment: int, cursor: tuple[int, str] | None

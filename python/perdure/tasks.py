@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -50,7 +51,7 @@ from perdure.task_kinds import (
     ResumeScheduledRun,
     ResumeWait,
 )
-from perdure.wire import Moment, moment_ns
+from perdure.wire import moment_ns
 
 if TYPE_CHECKING:
     from perdure.engine import FlowEngine
@@ -148,23 +149,21 @@ async def handle(engine: FlowEngine, task: FlowTask) -> TaskOutcome:
     handler = _HANDLERS.get(type(task))
     if handler is None:
         raise TypeError(f"a task is one of the values of perdure.tasks, not {type(task).__name__}")
-    outcome: TaskOutcome = await handler(_Handling(engine, engine.store.clock()), task)
+    outcome: TaskOutcome = await handler(_Handling(engine), task)
     return outcome
 
 
 @dataclass(frozen=True, slots=True)
 class _Handling:
     engine: FlowEngine
-    clock: int
 
     # the kinds ------------------------------------------------------------------------------------------------
 
     async def drive_run(self, task: DriveRun) -> TaskOutcome:
-        return await self.drive(task, task.run_id, {"op": "drive"}, self.clock)
+        return await self.drive(task, task.run_id, "drive", 0)
 
     async def resume_scheduled_run(self, task: ResumeScheduledRun) -> TaskOutcome:
-        now = self._now(task.now)
-        return await self.drive(task, task.run_id, {"op": "resume_scheduled_run", "now": str(Instant(now))}, now)
+        return await self.drive(task, task.run_id, "resume_scheduled_run", moment_ns("now", task.now))
 
     async def resume_wait(self, task: ResumeWait) -> TaskOutcome:
         call, outcome = await self.append(task, task.run_id, {"op": "resume_wait", "wait_id": task.wait_id})
@@ -189,15 +188,12 @@ class _Handling:
         return found if isinstance(found, TaskOutcome) else await self._dispose(task, *found)
 
     async def resume_due_waits(self, task: ResumeDueWaits) -> TaskOutcome:
-        return await self._scan(task, "wait", "resume_due_waits", self._now(task.now))
+        return await self._scan(task, "wait", "resume_due_waits", moment_ns("now", task.now))
 
     async def resume_due_retries(self, task: ResumeDueRetries) -> TaskOutcome:
-        return await self._scan(task, "retry", "resume_due_retries", self._now(task.now))
+        return await self._scan(task, "retry", "resume_due_retries", moment_ns("now", task.now))
 
     # what they are made of ------------------------------------------------------------------------------------
-
-    def _now(self, given: Moment) -> int:
-        return max(moment_ns("now", given), self.clock)
 
     async def _resume(self, task: FlowTask, run_id: str, hook_id: str, value: object) -> TaskOutcome:
         try:
@@ -220,12 +216,14 @@ class _Handling:
     async def _scan(self, task: FlowTask, kind: str, op: str, now: int) -> TaskOutcome:
         """One refusal does not stop the others (R58); the gravest disposition is that of the task."""
         try:
+            await self.engine.store.changes()  # a store's clock is known for sure once it was asked something
+            now = max(now, self.engine.store.clock())
             wakeups = [w for w in await self.engine.store.list_due_wakeups(now) if w.kind == kind]
         except FlowError as error:
             return self._failed(TaskOutcome(task), error, None)
         total = TaskOutcome(task)
         for run_id in dict.fromkeys(wakeup.run_id for wakeup in wakeups):
-            one = await self.drive(task, run_id, {"op": op, "now": str(Instant(now))}, now)
+            one = await self.drive(task, run_id, op, now)
             total = replace(
                 total,
                 run_ids=(*total.run_ids, *one.run_ids),
@@ -236,20 +234,27 @@ class _Handling:
             )
         return total
 
-    async def drive(self, task: FlowTask, run_id: str, op: Mapping[str, object], now: int) -> TaskOutcome:
-        """A task that only drives its run, so a held one is left alone (R43). Where an earlier delivery was cut off after it
-        had completed what was due, the run has not seen all of its events, and a redelivery drives it all the same."""
+    async def drive(self, task: FlowTask, run_id: str, op: str, given: int) -> TaskOutcome:
+        """A task that only drives its run, at the later of its time and the store's clock; a held run is left alone (R43).
+        Where an earlier delivery was cut off after it had completed what was due, the run has not seen all of its events, and
+        a redelivery drives it all the same."""
         outcome, retries = TaskOutcome(task, (run_id,)), dict[str, int]()
-        call = HostCall(run_id, op, due=now, worker=True, look=lambda run: retries.update(_due_retries(run, now)))
+        call: HostCall | None = None
         try:
             state = await self.engine.store.lease(run_id)
             if state.hold is not None:
                 return outcome
-            if op["op"] == "resume_scheduled_run" and state.last_sequence > state.parked_sequence:
-                call = replace(call, call={"op": "drive"})
+            now = max(given, self.engine.store.clock())
+            if op == "resume_scheduled_run" and state.last_sequence > state.parked_sequence:
+                op = "drive"
+            at = {} if op == "drive" else {"now": str(Instant(now))}
+            look = partial(_note_due_retries, retries, now)
+            call = HostCall(run_id, {"op": op, **at}, due=now, worker=True, look=look)
             await self.engine.make(call)
         except FlowError as error:
             outcome = self._failed(outcome, error, call)
+        if call is None:
+            return outcome
         waits = tuple(sorted((run_id, wait_id) for wait_id in call.own_waits))
         return replace(outcome, resumed_waits=waits, resumed_retries=await self._started(call, retries))
 
@@ -313,10 +318,11 @@ class _Handling:
         return Nack(error.code)
 
 
-def _due_retries(run: Reads, now: int) -> dict[str, int]:
+def _note_due_retries(found: dict[str, int], now: int, run: Reads) -> None:
     """Step id → attempts so far, of the delayed retries due at `now`."""
-    steps = ((id, run.step(id)) for kind, id, _ in run.due_wakeups(now) if kind == "retry")
-    return {id: step.attempt for id, step in steps if step is not None}
+    for kind, id, _ in run.due_wakeups(now):
+        if kind == "retry" and (step := run.step(id)) is not None:
+            found[id] = step.attempt
 
 
 def _is_past(run: Reads, step_id: str, attempt: int) -> bool:
