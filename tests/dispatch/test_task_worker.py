@@ -273,6 +273,15 @@ async def test_cancelling_a_worker_gives_its_tasks_back(memory: Place) -> None:
         assert await sizes(queue) == (1, 0, 0)
 
 
+async def test_a_worker_whose_engine_closed_ends(memory: Place) -> None:
+    engine = memory.engine(story_flow())
+    queue = memory.queue()
+    running = asyncio.create_task(TaskWorker(engine, queue, interval=timedelta(milliseconds=50)).run_forever())
+    await asyncio.sleep(0.01)
+    await engine.close()
+    await asyncio.wait_for(running, 10)
+
+
 async def test_a_fault_in_our_own_code_brings_the_task_back_and_ends_no_worker(
     memory: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

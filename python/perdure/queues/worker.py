@@ -82,10 +82,11 @@ class TaskWorker:
         return outcomes
 
     async def run_forever(self) -> None:
-        """Does tasks until `stop` is called. A queue that cannot be reached is tried again, ever more slowly."""
+        """Does tasks until `stop` is called, or the engine closed. A queue that cannot be reached is tried again, ever more
+        slowly."""
         failures, grace_seconds = 0, 0.0
         try:
-            while not self._stopping.is_set():
+            while not (self._stopping.is_set() or self._engine.closed):
                 try:
                     await self._turn()
                     failures = 0
