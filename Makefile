@@ -34,7 +34,7 @@ endif
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-rust test-python simulate traces kill-loop bench bench-smoke wheel fuzz kernel clean
+.PHONY: help demo test test-rust test-python simulate storms traces kill-loop bench bench-smoke wheel fuzz kernel clean
 .PHONY: check check-format check-lint check-layers check-types check-stubs check-examples check-clippy
 
 help: ## This list
@@ -73,6 +73,11 @@ TRACES ?= 100
 traces: $(KERNEL) $(TOOLS) ## Random traces through all four stores, no difference allowed: make traces TRACES=100
 	@echo "==> $(TRACES) traces of store calls and $(TRACES) of engine calls"
 	@TRACES=$(TRACES) $(PY) -m pytest --quiet --timeout=0 tests/stores/test_trace.py
+
+STORMS ?= 100
+storms: $(KERNEL) $(TOOLS) ## Schedulers, queues and workers that die, in virtual time: make storms STORMS=100
+	@echo "==> $(STORMS) storms over each kind of queue"
+	@STORM_SEEDS=$(STORMS) $(PY) -m pytest -q tests/dispatch/test_storms.py --timeout=0
 
 # Cheap ones first; `make -k check` goes on after a failure and shows them all.
 check: check-format check-lint check-layers check-types check-stubs check-examples check-clippy ## Formatting, lints, types, stubs and layers; changes nothing
