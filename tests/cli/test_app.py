@@ -97,6 +97,17 @@ def test_ctrl_c_is_one_line_and_status_130(capsys: pytest.CaptureFixture[str]) -
     assert capsys.readouterr().err == "perdure: interrupted\n"
 
 
+def test_ctrl_c_while_the_command_line_loads_is_one_line_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def load(name: str) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr("perdure.cli.import_module", load)
+    assert main() == 130
+    assert capsys.readouterr().err == "perdure: interrupted\n"
+
+
 def test_a_closed_pipe_ends_quietly() -> None:
     with subprocess.Popen([*PERDURE, "--help"], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None and process.stderr is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 
 __all__ = ["main"]
 
@@ -10,10 +11,13 @@ __all__ = ["main"]
 def main() -> int:
     """Runs the command line; without the extra `[cli]` it says how to get it."""
     try:
-        from perdure.cli.app import run
+        status: int = import_module("perdure.cli.app").run()
     except ModuleNotFoundError as error:
         if error.name not in {"typer", "rich"}:
             raise
         sys.stderr.write("perdure: the command line needs its extra: pip install 'perdure[cli]'\n")
         return 2
-    return run()
+    except KeyboardInterrupt:  # before there is a command line that could say it
+        sys.stderr.write("perdure: interrupted\n")
+        return 130
+    return status
