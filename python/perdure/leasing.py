@@ -185,11 +185,11 @@ class LeaseKeeper:
         if self._thread is None and self.leasing.enabled:
             self._thread = RenewalThread(self, asyncio.get_running_loop())
 
-    async def end_thread(self) -> None:
-        """From now on the event loop renews again."""
+    async def end_thread(self, *, wait: bool = True) -> None:
+        """From now on the event loop renews again. With `wait` the thread has ended when this returns."""
         if self._thread is not None:
             thread, self._thread = self._thread, None
-            await thread.end()
+            await thread.end(wait=wait)
 
     async def _keep(self) -> None:
         loop = asyncio.get_running_loop()
@@ -248,10 +248,11 @@ class RenewalThread:
         self._thread = threading.Thread(target=self._run, name="perdure-renewals", daemon=True)
         self._thread.start()
 
-    async def end(self) -> None:
-        """Ends the thread, after a renewal that is under way."""
+    async def end(self, *, wait: bool) -> None:
+        """Ends the thread, after a renewal that is under way, which is waited for or not."""
         self._ended.set()
-        await asyncio.to_thread(self._thread.join)
+        if wait:
+            await asyncio.to_thread(self._thread.join)
 
     def _run(self) -> None:
         try:

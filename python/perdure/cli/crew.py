@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
+import sys
 from collections.abc import Collection
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -22,10 +24,18 @@ from perdure.queues import DurableTaskQueue, TaskWorker
 from perdure.worker import FlowWorker
 from perdure.worker.signals import signals_handled
 
-__all__ = ["SIGNALLED", "Crew", "Settings"]
+__all__ = ["SIGNALLED", "Crew", "Settings", "leave_at_once"]
 
 SIGNALLED: Final = 128
 """What a shell adds to the number of a signal."""
+_AT_ONCE_SECONDS: Final = 3.0
+
+
+def leave_at_once(status: int) -> None:
+    """Threads of steps, and whatever else user code began, are not waited for."""
+    sys.stderr.flush()
+    sys.stdout.flush()
+    os._exit(status)
 
 
 @dataclass(frozen=True)
@@ -100,6 +110,8 @@ class Crew:
     def _on_signal(self, number: int) -> None:
         self._signals.append(number)
         self._stop()
+        if len(self._signals) > 1:  # a store that does not answer must not keep the process either
+            asyncio.get_running_loop().call_later(_AT_ONCE_SECONDS, leave_at_once, SIGNALLED + number)
 
     def _stop(self) -> None:
         self._runs.stop()

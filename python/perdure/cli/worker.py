@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import signal
 import sys
 from datetime import timedelta
 from typing import Annotated, Final
@@ -12,7 +10,7 @@ from typing import Annotated, Final
 import typer
 
 from perdure.builds import RuntimeBuildCompatibility
-from perdure.cli.crew import SIGNALLED, Crew, Settings
+from perdure.cli.crew import SIGNALLED, Crew, Settings, leave_at_once
 from perdure.cli.processes import Processes
 from perdure.cli.shared import StoreUrl, named, perform
 from perdure.cli.target import resolve_codec, resolve_flow
@@ -83,7 +81,7 @@ def worker(
         else:
             status = perform(Processes(_child_command(), processes, store, drain_timeout).run())
     if status > SIGNALLED:
-        _leave_at_once(status)
+        leave_at_once(status)
     raise typer.Exit(status)
 
 
@@ -109,12 +107,3 @@ def _check_store(store: str, processes: int) -> None:
 def _child_command() -> list[str]:
     """This very command for one process; the last of an option counts."""
     return [sys.executable, "-m", "perdure", *sys.argv[1:], "--processes", "1"]
-
-
-def _leave_at_once(status: int) -> None:
-    """Threads of steps, and whatever else user code began, are not waited for."""
-    sys.stderr.flush()
-    sys.stdout.flush()
-    if status == SIGNALLED + signal.SIGINT:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-    os._exit(status)

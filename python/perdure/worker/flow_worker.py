@@ -337,8 +337,8 @@ class FlowWorker:
             waiting = {hurried, *self._drives}
             await asyncio.wait(waiting, timeout=min(left, _BETWEEN_LOOKS), return_when=asyncio.FIRST_COMPLETED)
         hurried.cancel()
-        await self._cut_off()
-        await self.engine.keeper.end_thread()
+        await self._cut_off(_LAST_ACT if self._hurried.is_set() else None)
+        await self.engine.keeper.end_thread(wait=not self._hurried.is_set())
 
     def _drain_drives(self) -> None:
         """Those that began meanwhile, too. A drive that somebody else waits for is theirs as well and goes on."""
@@ -346,17 +346,17 @@ class FlowWorker:
             if active.opening.worker and active.waiters == 1 and not active.drive.draining:
                 active.drain()
 
-    async def _cut_off(self) -> None:
+    async def _cut_off(self, seconds: float | None) -> None:
         if self._drives:
             _log.warning("%d runs are cut off; other workers go on with them", len(self._drives))
         cut = list(self._drives)
         for task in cut:
             task.cancel()
         if cut:
-            await asyncio.wait(cut)
+            await asyncio.wait(cut, timeout=seconds)
         ending = [active.task for active in self.engine.active_drives if active.ending and active.task is not None]
         if ending:
-            await asyncio.wait(ending, timeout=_LAST_ACT if self._hurried.is_set() else None)
+            await asyncio.wait(ending, timeout=seconds)
 
 
 def _wanted_by(engine: FlowEngine) -> Wanted:
