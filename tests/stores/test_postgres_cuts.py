@@ -44,8 +44,8 @@ async def over(wire: Wire, schema: str) -> AsyncIterator[PostgresEventStore]:
         await store.close()
 
 
-def patience(cut: Cut, store: PostgresEventStore) -> AbstractContextManager[None]:
-    return impatient(store) if cut == "silence" else nullcontext()
+def patience(cut: Cut, store: PostgresEventStore, seconds: float = 0.2) -> AbstractContextManager[None]:
+    return impatient(store, seconds) if cut == "silence" else nullcontext()
 
 
 async def written(schema: str, batch: Batch) -> bool:
@@ -94,10 +94,10 @@ def test_a_group_cut_off_is_unknown_to_each_of_its_callers(schema: str, cut: Cut
                 await story.write(store, created(), started(), lease=replace(ME, claim="firm"))
             batches = [story.batch(step(1)) for story in stories]
             calls = [asyncio.create_task(store.commit([Append(batch, replace(ME, epoch=1))])) for batch in batches]
-            # The first goes out alone, the others wait for it and go together.
-            await calls[0]
-            wire.cut = cut
-            with patience(cut, store):
+            with patience(cut, store, 2):
+                # The first goes out alone, the others wait for it and go together.
+                await calls[0]
+                wire.cut = cut
                 answers = await asyncio.gather(*calls[1:], return_exceptions=True)
             assert [type(answer) for answer in answers] == [OutcomeUnknown] * 3
             assert len({id(answer) for answer in answers}) == 3
