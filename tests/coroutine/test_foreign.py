@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -228,6 +229,18 @@ def test_trio_s_own_run_goes_on_after_a_pass(kernel: Kernel) -> None:
         await trio.lowlevel.checkpoint()
 
     trio.run(main)
+
+
+def test_logging_as_usual_is_no_foreign_await(kernel: Kernel, caplog: pytest.LogCaptureFixture) -> None:
+    """From Python 3.12 on a log record asks asyncio for the task's name."""
+
+    async def logs(ctx: AsyncContext) -> None:
+        logging.getLogger("mine").warning("said")
+
+    world = world_of(kernel, logs)
+    world.ask()
+    assert world.status == "completed"
+    assert "said" in caplog.messages
 
 
 async def test_steps_may_await_what_they_like() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import sys
 import sysconfig
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ __all__ = ["foreign_yield", "trapped"]
 
 _PACKAGE: Final = str(Path(__file__).parent.parent) + "/"
 _STDLIB: Final = tuple({f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib")})
+_LOGGING: Final = str(Path(logging.__file__).parent)
 _INSTALLED: Final = ("site-packages", "dist-packages")
 
 _INSTEAD: Final = {
@@ -71,7 +73,10 @@ class _Trap:
 
 def _spring(trap: _Trap) -> BaseException:
     ended: Callable[[BaseException], BaseException] = object.__getattribute__(trap, "_ended")
-    return ended(_error(list(_frames(sys._getframe(2)))))
+    frames = list(_frames(sys._getframe(2)))
+    if any(code.co_filename.startswith(_LOGGING) for code, _ in frames):
+        return RuntimeError("no running event loop")  # a log record asks for the name of the task, and does without
+    return ended(_error(frames))
 
 
 class _TrioTrap:
