@@ -43,8 +43,8 @@ START = parse_instant("2026-01-01T00:00:00Z")
 TTL = timedelta(seconds=10)
 RUNS = 8
 MOST_TASKS = 1000
-SEEDS = range(int(os.environ.get("STORM_SEEDS", "3")))
-LONGEST = timedelta(minutes=80)
+SEEDS = range(int(os.environ.get("STORM_SEEDS", "2")))
+LONGEST = timedelta(minutes=60)
 
 
 class Killed(BaseException):
@@ -149,7 +149,7 @@ class Storm:
                     answered.add(hook.run_id)
                     for _ in range(2):
                         await self.queue.enqueue(ResumeHook(hook.run_id, hook.hook_id, "yes"))
-            await asyncio.sleep(5)
+            await asyncio.sleep(10)
 
     async def state(self) -> str:
         page = await self.store.runs()
@@ -199,10 +199,10 @@ def own_queue(seed: int) -> None:
                         del storm.in_hand[task.target]
 
         def schedule(engine: FlowEngine, queue: FlowTaskQueue) -> Coroutine[Any, Any, None]:
-            return FlowScheduler(engine, queue, interval=timedelta(seconds=5)).run_forever()
+            return FlowScheduler(engine, queue, interval=timedelta(seconds=10)).run_forever()
 
         def work(engine: FlowEngine, queue: FlowTaskQueue) -> Coroutine[Any, Any, None]:
-            return Counting(engine, queue, concurrency=3, random=storm.random).run_forever()
+            return Counting(engine, queue, concurrency=3, interval=timedelta(seconds=20), random=storm.random).run_forever()
 
         for _ in range(2):
             storm.start(schedule)
