@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Generator
 from dataclasses import dataclass
 from functools import cache
@@ -16,7 +17,7 @@ from perdure.coroutine.context import AsyncContext
 from perdure.flow import Flow
 from perdure.keeping import KeptCoroutine
 from perdure.kernel import DEFAULT_MAX_EVENT_BYTES as LIMIT
-from perdure.kernel import Kernel, load
+from perdure.kernel import Kernel, View, load
 
 STEPS = 1_000
 CLOCK = 1_767_225_600_000_000_000
@@ -72,32 +73,42 @@ def settle_all_again(count: int) -> Generator[prototype.Asked, Receipt, int]:
     return cents
 
 
-@cache
-def history(steps: int) -> bytes:
-    """A run that has settled this many lines and asks for one more."""
-    kernel = load("rust")
-    run = kernel.new("bench-run", LIMIT)
-    spec = flow.spec_of(settle_all)
-    start = {"op": "start", "spec": orjson.Fragment(spec.to_json()), "input": steps + 1}
-    kept = KeptCoroutine(flow, "bench-run", kernel.json_equal)
-    view = run.stage(run.control(orjson.dumps(start), CLOCK).drafts, CLOCK)
-    lines = b""
-    for number in range(steps + 1):
-        command = kept.ask(spec, view)
+class Drive:
+    """One run, carried on by hand in memory: each `step()` settles what is open and asks for the next, as one commit."""
+
+    def __init__(self, kernel: Kernel, steps: int) -> None:
+        self.kept = KeptCoroutine(flow, "bench-run", kernel.json_equal)
+        self.run = kernel.new("bench-run", LIMIT)
+        self.spec = flow.spec_of(settle_all)
+        self.lines = b""
+        self.done = 0
+        start = {"op": "start", "spec": orjson.Fragment(self.spec.to_json()), "input": steps}
+        self._ask(self.run.stage(self.run.control(orjson.dumps(start), CLOCK).drafts, CLOCK))
+
+    def _ask(self, view: View) -> None:
+        command = self.kept.ask(self.spec, view)
         assert command is not None
         view = view.stage(view.decide(command.to_json(), CLOCK, CLOCK).drafts, CLOCK)
-        kept.accepted()
-        batch = view.append(bytes(16 * (view.last_sequence - run.last_sequence)))
-        run.accept(batch)
-        lines += batch.lines
-        if number < steps:
-            step_id = "settle" if number == 0 else f"settle#{number + 1}"
-            started = orjson.dumps({"type": "step_started", "step_id": step_id, "attempt": 1})
-            view = run.stage([started], CLOCK + number)
-            outcome = orjson.dumps({"type": "completed", "output": settle(line_of(number))})
-            view = view.stage(view.settle(step_id, 1, outcome, CLOCK, CLOCK, True), CLOCK + number)
-    # What is asked for last is not recorded, so that there is a command to compare.
-    return b"".join(line + b"\n" for line in lines.split(b"\n")[: 2 + 3 * steps])
+        batch = view.append(bytes(16 * (view.last_sequence - self.run.last_sequence)))
+        self.run.accept(batch)
+        self.lines += batch.lines
+        self.kept.accepted()
+
+    def step(self) -> None:
+        step_id = "settle" if self.done == 0 else f"settle#{self.done + 1}"
+        view = self.run.stage([orjson.dumps({"type": "step_started", "step_id": step_id, "attempt": 1})], CLOCK)
+        outcome = orjson.dumps({"type": "completed", "output": settle(line_of(self.done))})
+        self._ask(view.stage(view.settle(step_id, 1, outcome, CLOCK, CLOCK, True), CLOCK))
+        self.done += 1
+
+
+@cache
+def history(steps: int) -> bytes:
+    """A run that has settled this many lines and asks for one more, which is not recorded: there is a command to compare."""
+    drive = Drive(load("rust"), steps + 1)
+    for _ in range(steps):
+        drive.step()
+    return b"".join(line + b"\n" for line in drive.lines.split(b"\n")[: 2 + 3 * steps])
 
 
 def recover(kernel: Kernel, lines: bytes) -> dict[str, Any]:
@@ -126,3 +137,33 @@ def bench_recovery(kernels: dict[str, Kernel], measure: Measure, engine: str) ->
         measure(
             row, engine, lambda: recover(kernel, lines), events=2 + 3 * STEPS, rounds=5 if engine == "pure" else None
         )
+
+
+@pytest.mark.parametrize("done", [10, 10_000])
+def bench_one_step(kernels: dict[str, Kernel], measure: Measure, sizes_up_to: int, done: int) -> None:
+    """Of a kept coroutine: a step costs the same however many were before it."""
+    drive = Drive(kernels["rust"], 1_000_000)
+    for _ in range(min(done, sizes_up_to)):
+        drive.step()
+    drive.lines = b""
+    measure(f"step {done:,} of an async run", "rust", drive.step, rounds=100)
+
+
+def bench_suspended(kernels: dict[str, Kernel], measure: Measure) -> None:
+    """What a suspended run costs while its coroutine is kept: in `extra_info`, bytes, beside the kernel's own."""
+    kept: list[Drive] = []
+    count = 100
+    measure(
+        "suspend an async run at its first step", "rust", lambda: kept.append(Drive(kernels["rust"], 2)), rounds=count
+    )
+    kept.clear()
+    tracemalloc.start(1)
+    before = tracemalloc.get_traced_memory()[0]
+    kept += [Drive(kernels["rust"], 2) for _ in range(count)]
+    warm = tracemalloc.get_traced_memory()[0]
+    for drive in kept:
+        drive.kept.close()
+    evicted = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    text = f"a suspended run, bytes: warm {(warm - before) // count}, of that its coroutine {(warm - evicted) // count}"
+    print(text)  # noqa: T201 - a size has no row in a table of times

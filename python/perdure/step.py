@@ -120,6 +120,11 @@ class Step(Generic[P, R_co]):
         return other
 
     @cached_property
+    def store(self) -> Callable[[tuple[Any, ...], Mapping[str, Any]], bytes]:
+        """The arguments of one call as they are stored; see `Binding.store`."""
+        return self.binding.store
+
+    @cached_property
     def decode(self) -> Callable[[bytes], Any]:
         """Reads a stored output as the type it is annotated to return. Raises `Serialization("payload")`."""
         kind = self.binding.returns

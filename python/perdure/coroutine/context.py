@@ -126,10 +126,9 @@ class AsyncContext:
             hint = "; write ctx.step(charge, order), without calling it" if hasattr(step, "__await__") else ""
             raise TypeError(f"ctx.step takes a step decorated with @flow.step, not {type(step).__name__}{hint}")
         frame = sys._getframe(1)
-        handle: StepHandle[Any] = StepHandle(
-            self._replay, (frame.f_code, frame.f_lasti), step, step.binding.store(args, kwargs)
-        )
-        self._replay.idle[handle] = None
+        replay = self._replay
+        handle: StepHandle[Any] = StepHandle(replay, (frame.f_code, frame.f_lasti), step, step.store(args, kwargs))
+        replay.idle[handle] = None
         return handle
 
     @overload

@@ -225,7 +225,7 @@ class StepHandle(WorkHandle[T]):
             yield from replay.refuse()
         frame = sys._getframe(1)
         chain = replay.enter((frame.f_code, frame.f_lasti))
-        self.seen = True
+        self.seen = True  # from here on the same as any handle, but for the short way
         if not self.opened:
             if replay.ready:
                 self.open(chain)
@@ -241,7 +241,6 @@ class StepHandle(WorkHandle[T]):
                 return ScheduleStep(self.id, record.step_name, record.input, record.retry, step.limit_ms)
         return ScheduleStep(self.id, step.name, self._input or b"null", step.async_retry, step.limit_ms)
 
-    @property
     def definition(self) -> tuple[str, bytes, bytes]:
         """Name, input and policy, as they are asked for."""
         return self.name, self._input or b"null", self._step.async_retry

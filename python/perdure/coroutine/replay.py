@@ -87,7 +87,7 @@ class Replay:
         self._open: dict[tuple[str, str], WorkHandle[Any]] = {}
         self._closings: dict[WorkHandle[Any], None] = {}
         self._facts: dict[tuple[str, str], bytes] = {}
-        self._used: dict[tuple[str, str], Place] = {}
+        self._used: dict[str, dict[str, Place]] = {kind: {} for kind in _KINDS}
         self._limits: dict[str, int] = {}
         self._tokens = {} if tokens is None else tokens
         self.idle: dict[Any, None] = {}  # calls and groups that are not awaited yet
@@ -144,11 +144,12 @@ class Replay:
         handle.opened = True
         self._name(handle, chain)
         if not self._marks or self._marks[0][2] == handle.id:
-            found = self.reads.replayed_step(self._position, handle.id, *handle.definition)
+            found = self.reads.replayed_step(self._position, handle.id, *handle.definition())
             if found is not None:
                 self._position, self.latest, output = found
                 self.live = self._position > self._decided
-                self._forget_marks()
+                if self._marks:
+                    self._forget_marks()
                 handle.ended = "step_completed"
                 self._order += 1
                 handle.order = self._order
@@ -361,14 +362,15 @@ class Replay:
             handle.shielded = True
         if handle.given_id is None:
             name = handle.scope + chain.path + handle.name
-            chain.names[name] = count = chain.names.get(name, 0) + 1
+            names = chain.names
+            count = names[name] = names.get(name, 0) + 1
             self._call(handle, name if count == 1 else f"{name}#{count}")
         else:
             self._call(handle, handle.scope + handle.given_id)
 
     def _call(self, handle: WorkHandle[Any], subject: str) -> None:
         """Gives it its id, which nothing of its kind may have had before."""
-        first = self._used.setdefault((handle.kind, subject), handle.place)
+        first = self._used[handle.kind].setdefault(subject, handle.place)
         if first is not handle.place:
             error = DuplicateId(self.run_id, handle.kind, subject, tell(first), tell(handle.place))
             raise self.end_pass(error)
@@ -461,7 +463,7 @@ class Replay:
     @property
     def calls(self) -> int:
         """How many steps, waits and hooks the code has asked for."""
-        return len(self._used)
+        return sum(map(len, self._used.values()))
 
     @property
     def requested(self) -> bool:
