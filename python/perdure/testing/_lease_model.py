@@ -1,4 +1,5 @@
-"""R3's "runnable" as it is defined, without `claim_at`: an oracle for what stores keep as one column."""
+"""R3's "runnable" as it is defined, without `claim_at`: an oracle for what stores keep as one column. A random trace compares
+a store with it, and so does the simulator after each change it sees."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from perdure.stores.base import Append, Committed, FlowEventStore, Lease
 from perdure.testing._store_suite import StoreClock
 from perdure.testing._stories import SECOND, Draft, Story, created, wait, wait_done
 
-__all__ = ["compare_on_a_random_trace"]
+__all__ = ["LeaseModel", "compare_on_a_random_trace", "hold_builds"]
 
 _STEPS: Final = 120
 _TTL: Final = 10 * SECOND
@@ -23,10 +24,9 @@ _BUILDS: Final = ("b1", "b2")
 
 
 @dataclass(slots=True)
-class _Run:
-    """What is known of a run. Times in ns."""
+class LeaseModel:
+    """The lease of one run. Times in ns; what lies ahead is rounded up to microseconds, as stores keep it (R50)."""
 
-    story: Story
     last_sequence: int = 0
     ended: bool = False
     owner: str | None = None
@@ -42,7 +42,7 @@ class _Run:
     """Something other than a parking release happened since the last one."""
 
     def live(self, now: int) -> bool:
-        return self.owner is not None and now < self.expires
+        return self.owner is not None and _past(now) < self.expires
 
     def runnable(self, now: int) -> bool:
         return (
@@ -50,23 +50,74 @@ class _Run:
             and not self.ended
             and self.hold is None
             and not self.live(now)
-            and (self.not_before is None or self.not_before <= now)
-            and (self.owes_a_look or any(due <= now for due in self.waits.values()))
+            and (self.not_before is None or self.not_before <= _past(now))
+            and (self.owes_a_look or any(_ahead(due) <= _past(now) for due in self.waits.values()))
         )
 
-    def give(self, owner: str, now: int) -> None:
-        self.owner, self.epoch, self.expires = owner, self.epoch + 1, now + _TTL
+    def give(self, owner: str, ttl: int, now: int) -> None:
+        """A claim."""
+        self.owner, self.epoch, self.expires = owner, self.epoch + 1, _ahead(now + ttl)
         self.not_before, self.owes_a_look = None, True
 
+    def renew(self, ttl: int, now: int) -> None:
+        self.expires = _ahead(now + ttl)
+
     def free(self) -> None:
+        """A release that is no parking one, a voided lease, a foreign append."""
         self.owner, self.not_before, self.owes_a_look = None, None, True
+
+    def release_hold(self) -> None:
+        if self.hold is not None:
+            self.hold, self.parked, self.failures, self.not_before, self.owes_a_look = None, -1, 0, None, True
+
+    def commit(self, lease: Lease | None, has_events: bool, now: int) -> None:
+        """What an accepted commit did. `last_sequence`, `ended` and `waits` are set before it."""
+        holds = False
+        if lease is not None:
+            others = self.live(now) and self.owner != lease.owner
+            claims = lease.claim in ("firm", "take_over") or (lease.claim == "if_free" and not others)
+            holds = claims or lease.epoch is not None
+            if claims:
+                self.give(lease.owner, lease.ttl_ns, now)
+        if lease is None or (not holds and self.live(now)):
+            if has_events and self.owner is None:
+                self.free()
+        else:
+            self._release(lease, holds, now)
+        if self.ended:
+            self.owner, self.hold, self.not_before = None, None, None
+
+    def _release(self, lease: Lease, holds: bool, now: int) -> None:
+        if lease.accepted:
+            self.failures, self.not_before, self.hold = 0, None, None
+        if self.ended:
+            return
+        if lease.hold is not None:
+            self.hold = hold_builds(lease.hold)
+        if lease.after == "keep" and holds:
+            if self.expires < _ahead(now + lease.ttl_ns // 2):
+                self.renew(lease.ttl_ns, now)
+            return
+        delay = int(lease.fraction * (min(600, 2 ** min(self.failures, 10)) * SECOND))
+        self.free()
+        if lease.after == "park":
+            self.parked, self.owes_a_look = self.last_sequence, False
+        elif lease.after == "fail" and lease.counted:
+            self.failures, self.not_before = self.failures + 1, _ahead(now + delay)
+            if lease.may_hold and lease.hold is None and self.failures >= lease.max_failures:
+                self.hold = (self.hold or frozenset()) | ({lease.build} if lease.build else set())
+
+
+@dataclass(slots=True)
+class _Run(LeaseModel):
+    story: Story = field(kw_only=True)
 
 
 async def compare_on_a_random_trace(
     store: FlowEventStore, clock: StoreClock, stories: list[Story], random: Random
 ) -> None:
     """Does random things to the runs of `stories` and compares all that the store says of their leases after each."""
-    trace = _Trace(store, clock, {story.run_id: _Run(story) for story in stories}, random)
+    trace = _Trace(store, clock, {story.run_id: _Run(story=story) for story in stories}, random)
     for _ in range(_STEPS):
         step = random.choice((*[trace.commit] * 6, trace.claim, trace.claim_held, trace.renew, trace.others))
         await step()
@@ -91,7 +142,7 @@ class _Trace:
             found = (state.owner, state.epoch, state.parked_sequence, state.failures, state.not_before)
             assert found == (run.owner, run.epoch, run.parked, run.failures, run.not_before), run
             assert (state.live, state.last_sequence) == (run.live(now), run.last_sequence)
-            assert _builds(state.hold) == run.hold
+            assert hold_builds(state.hold) == run.hold
             if state.claim_at is not None and state.claim_at * 1000 <= now and state.hold is None:
                 claimable.add(run_id)
         assert claimable == {run_id for run_id, run in self.runs.items() if run.runnable(now)}
@@ -114,7 +165,7 @@ class _Trace:
             run.last_sequence = batch.last_sequence
         for draft in drafts:
             self._note(run, draft)
-        self._settle(run, lease, bool(drafts), now)
+        run.commit(lease, bool(drafts), now)
         keeps = lease is not None and lease.after == "keep" and run.owner == lease.owner
         claims = lease is not None and (lease.epoch is not None or lease.claim != "none")
         assert answer.epoch == (run.epoch if keeps and claims else None)
@@ -160,50 +211,13 @@ class _Trace:
         elif draft["type"] == "run_failed":
             run.ended = True
 
-    def _settle(self, run: _Run, lease: Lease | None, has_events: bool, now: int) -> None:
-        """What the commit did to the lease."""
-        holds = False
-        if lease is not None:
-            others = run.live(now) and run.owner != lease.owner
-            claims = lease.claim in ("firm", "take_over") or (lease.claim == "if_free" and not others)
-            holds = claims or lease.epoch is not None
-            if claims:
-                run.give(lease.owner, now)
-        if lease is None or (not holds and run.live(now)):
-            if has_events and run.owner is None:
-                run.free()
-        else:
-            self._release(run, lease, holds, now)
-        if run.ended:
-            run.owner, run.hold, run.not_before = None, None, None
-
-    def _release(self, run: _Run, lease: Lease, holds: bool, now: int) -> None:
-        if lease.accepted:
-            run.failures, run.not_before, run.hold = 0, None, None
-        if run.ended:
-            return
-        if lease.hold is not None:
-            run.hold = frozenset(["b1"])
-        if lease.after == "keep" and holds:
-            if run.expires - now < _TTL / 2:
-                run.expires = now + _TTL
-            return
-        delay = int(lease.fraction * min(600, 2**run.failures) * SECOND)
-        run.free()
-        if lease.after == "park":
-            run.parked, run.owes_a_look = run.last_sequence, False
-        elif lease.after == "fail" and lease.counted:
-            run.failures, run.not_before = run.failures + 1, now + delay
-            if lease.may_hold and lease.hold is None and run.failures >= _MAX_FAILURES:
-                run.hold = (run.hold or frozenset()) | ({lease.build} if lease.build else set())
-
     async def claim(self) -> None:
         now, k, owner = self.clock.ns, self.random.randint(1, 3), self.random.choice(_OWNERS)
         order = [(claim_at, run_id) for run_id in self.runs if (claim_at := await self._claim_at(run_id)) is not None]
         expected = [run_id for _, run_id in sorted(order) if self.runs[run_id].runnable(now)][:k]
         assert [run.run_id for run in await self.store.claim(owner, k, ttl_ns=_TTL)] == expected
         for run_id in expected:
-            self.runs[run_id].give(owner, now)
+            self.runs[run_id].give(owner, _TTL, now)
 
     async def _claim_at(self, run_id: str) -> int | None:
         return (await self.store.lease(run_id)).claim_at if self.runs[run_id].last_sequence else None
@@ -217,7 +231,7 @@ class _Trace:
         ][:2]
         assert [run.run_id for run in await self.store.claim_held(owner, 2, build=build, ttl_ns=_TTL)] == expected
         for run_id in expected:
-            self.runs[run_id].give(owner, now)
+            self.runs[run_id].give(owner, _TTL, now)
 
     async def renew(self) -> None:
         owner = self.random.choice(_OWNERS)
@@ -227,7 +241,7 @@ class _Trace:
             run = self.runs[run_id]
             if (run.owner, run.epoch) == (owner, epoch):
                 assert answer == (run_id, run.last_sequence)
-                run.expires = self.clock.ns + _TTL
+                run.renew(_TTL, self.clock.ns)
             else:
                 assert isinstance(answer, LeaseLost)
 
@@ -242,8 +256,7 @@ class _Trace:
                 run.free()
         elif self.random.random() < 0.6:
             assert await self.store.release_hold(run_id) == (run.hold is not None)
-            if run.hold is not None:
-                run.hold, run.parked, run.failures, run.not_before, run.owes_a_look = None, -1, 0, None, True
+            run.release_hold()
         else:
             hold = json.dumps({"code": "c", "builds": ["b2"]})
             allowed = not run.ended and not run.live(self.clock.ns)
@@ -261,5 +274,14 @@ def _refusal(run: _Run, lease: Lease | None, now: int) -> type[FlowError] | None
     return LeaseHeld if others and (lease.claim == "firm" or lease.unless_leased) else None
 
 
-def _builds(hold: str | None) -> frozenset[str] | None:
+def _ahead(ns: int) -> int:
+    return -(-ns // 1000) * 1000
+
+
+def _past(ns: int) -> int:
+    return ns // 1000 * 1000
+
+
+def hold_builds(hold: str | None) -> frozenset[str] | None:
+    """The builds a hold names, None for no hold."""
     return None if hold is None else frozenset(json.loads(hold)["builds"])

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn
 
 import orjson
 
 from perdure.errors import EventConflict, FlowError, HookTokenConflict, LeaseHeld, LeaseLost, RunNotFound
+from perdure.instant import parse_instant
 from perdure.kernel import DEFAULT_MAX_EVENT_BYTES, Kernel, Reads, Run
-from perdure.stores.base import Append, Claimed, Committed, LeaseState
+from perdure.stores.base import Append, Claimed, Committed, LeaseState, RunnablePage
+from perdure.stores.leases import Wanted
 from perdure.testing._simulation.index import check_index
+from perdure.testing._simulation.leases import LeaseBooks
 from perdure.testing._simulation.medium import Medium
 
 __all__ = ["Auditor", "Book", "InvariantBroken", "Party"]
@@ -44,14 +47,13 @@ class Party:
     gone: Callable[[], bool]
     answers: Callable[[Reads], bytes | None]
     """What its workflow would ask for on this run; None if it would raise."""
+    build: str | None = None
     running: dict[tuple[str, str, int], Callable[[], bool]] = field(default_factory=dict)
     """Attempts under way, each with whether it has been told to end."""
     finished: set[tuple[str, str, int]] = field(default_factory=set)
     """Attempts that ended here and whose outcome is not in the store yet."""
     mishaps: int = 0
     """How often the store failed it."""
-    undriven: set[str] = field(default_factory=set)
-    """Runs it claimed and did not begin to drive."""
     excused: set[tuple[str, str, int]] = field(default_factory=set)
     """Attempts whose outcome may be lost: the store failed, or the lease was lost, while they ran."""
 
@@ -87,9 +89,12 @@ class Book:
 class Auditor:
     """Watches one store. Everything it compares with, it keeps itself or reads through the store's public methods."""
 
-    def __init__(self, medium: Medium, kernel: Kernel) -> None:
+    def __init__(self, medium: Medium, kernel: Kernel, *, quiet: bool) -> None:
         self.medium = medium
         self.kernel = kernel
+        self.quiet = quiet  # whether nothing goes wrong from the beginning on
+        self.leases = LeaseBooks(medium, self.fail)
+        self.changed: Callable[[], None] = lambda: None
         self.books: dict[str, Book] = {}
         self.parties: list[Party] = []
         self.commits = self.refusals = self.launches = 0
@@ -123,6 +128,7 @@ class Auditor:
         if isinstance(answer, Committed):
             self.commits += 1
             self._accepted(party, append, answer, before, after)
+            self.changed()
         else:
             self.refusals += 1
             self._refused(append, answer, before, after)
@@ -151,8 +157,11 @@ class Auditor:
         self._check_events(where, party, append, events)
         if lease is not None and lease.accepted:
             self._check_decision(where, party, book.run, [envelope["event"] for envelope in events])
+        if lease is not None and lease.claim in ("firm", "if_free") and answer.epoch is not None:
+            self._check_taken(party, batch.run_id, before)
         if batch.lines:
             book.add(batch.lines)
+        self.leases.committed(party, append, book.run)
         self._check_row(where, book, after)
         if after.owner is None and before is not None and before.owner == party.owner and not book.run.terminal:
             self._check_let_go(where, party, book)
@@ -163,32 +172,38 @@ class Auditor:
         check_index(self.medium, book, self.fail)
 
     def _refused(self, append: Append, answer: FlowError, before: LeaseState | None, after: LeaseState | None) -> None:
-        batch, lease, run_id = append.batch, append.lease, append.batch.run_id
+        run_id = append.batch.run_id
         if before != after:
             self.fail(9, f"run {run_id}: a commit was refused with {answer.code} and changed the run's row")
-        last = before.last_sequence if before is not None else 0
-        match answer:
-            case EventConflict():
-                right = last != batch.expected_sequence
-            case LeaseLost():
-                right = (
-                    lease is not None
-                    and lease.epoch is not None
-                    and (before is None or (before.owner, before.epoch) != (lease.owner, lease.epoch))
-                )
-            case LeaseHeld():
-                right = lease is not None and before is not None and before.live and before.owner != lease.owner
-            case HookTokenConflict():
-                right = any(
-                    hook.run_id == answer.existing_run_id and hook.hook_id == answer.existing_hook_id
-                    for hook in self.medium.run(self.medium.store.list_active_hooks())
-                )
-            case RunNotFound():
-                right = any(linked not in self.books or not self.books[linked].lines for linked in batch.links)
-            case _:
-                right = False
-        if not right:
-            self.fail(7, f"run {run_id}: refused with {answer.code} without cause")
+        first = next((kind for kind, applies in self._refusals(append, answer, before) if applies), None)
+        if first is not type(answer):
+            named = "without cause" if first is None else f"although {first.code} comes first"
+            self.fail("R47", f"run {run_id}: refused with {answer.code} {named}")
+
+    def _refusals(
+        self, append: Append, answer: FlowError, before: LeaseState | None
+    ) -> list[tuple[type[FlowError], bool]]:
+        """Every refusal in the order of R47, and whether it applies."""
+        batch, lease = append.batch, append.lease
+        owner, epoch, last = (None, 0, 0) if before is None else (before.owner, before.epoch, before.last_sequence)
+        lost = lease is not None and lease.epoch is not None and (owner, epoch) != (lease.owner, lease.epoch)
+        asks = lease is not None and (lease.claim == "firm" or lease.unless_leased)
+        anothers = before is not None and before.live and lease is not None and owner != lease.owner
+        unknown = any(
+            linked != batch.run_id and (linked not in self.books or not self.books[linked].lines)
+            for linked in batch.links
+        )
+        taken = isinstance(answer, HookTokenConflict) and any(
+            (hook.run_id, hook.hook_id) == (answer.existing_run_id, answer.existing_hook_id)
+            for hook in self.medium.run(self.medium.store.list_active_hooks())
+        )
+        return [
+            (LeaseLost, lost),
+            (LeaseHeld, asks and anothers),
+            (EventConflict, last != batch.expected_sequence),
+            (RunNotFound, unknown),
+            (HookTokenConflict, taken),
+        ]
 
     def _check_events(self, where: str, party: Party, append: Append, events: list[dict[str, Any]]) -> None:
         book, lease = self.book(append.batch.run_id), append.lease
@@ -200,6 +215,8 @@ class Auditor:
             self.fail("R19", f"{where}: a final failure owes the end of the run, and {kinds} was added instead")
         for number, envelope in enumerate(events, book.run.last_sequence + 1):
             event = envelope["event"]
+            if parse_instant(envelope["timestamp"]) > self.medium.clock():
+                self.fail("R45", f"{where}: {event['type']} is of {envelope['timestamp']}, which is to come")
             if envelope["sequence"] != number:
                 self.fail(2, f"{where}: sequence {envelope['sequence']} where {number} comes next")
             if book.run.terminal:
@@ -246,22 +263,13 @@ class Auditor:
     # -- the row ---------------------------------------------------------------------------------------------------
 
     def _check_row(self, where: str, book: Book, row: LeaseState) -> None:
-        """R3's definition of runnable, by brute force, against the one column that claims are given by."""
-        now, run = self.medium.clock(), book.run
+        run = book.run
         if row.last_sequence != run.last_sequence:
             self.fail(1, f"{where}: the row says {row.last_sequence}, acknowledged were {run.last_sequence}")
         if run.terminal:
             if row.claim_at is not None or row.owner is not None or row.hold is not None:
                 self.fail(6, f"{where}: a terminal run can be claimed, is leased, or is held")
             return
-        if self.is_runnable(book, row, now) and not _due(row, now):
-            self.fail(6, f"{where}: runnable, but claim_at is {row.claim_at} at {now}")
-
-    def is_runnable(self, book: Book, row: LeaseState, now: int) -> bool:
-        """R3: open, not held, not leased, not backed off, and something unseen or due."""
-        if book.run.terminal or row.hold is not None or row.live or (row.not_before or 0) > now:
-            return False
-        return row.last_sequence > row.parked_sequence or bool(book.run.due_wakeups(now // 1000 * 1000))  # µs
 
     def _check_idle(self, where: str, party: Party, book: Book) -> None:
         """A run that was parked has nothing to do before somebody appends or a wakeup is due."""
@@ -287,35 +295,108 @@ class Auditor:
 
     # -- claims ----------------------------------------------------------------------------------------------------
 
-    def claim(self, party: Party, k: int, ttl_ns: int) -> list[Claimed]:
+    def claim(self, party: Party, k: int, wanted: Wanted, ttl_ns: int) -> list[Claimed]:
         """Claims through the store and judges what it gave."""
-        now = self.medium.clock()
         before = {run_id: self.medium.lease(run_id) for run_id in self.books}
-        claimed = self.medium.run(self.medium.store.claim(party.owner, k, ttl_ns=ttl_ns))
-        for claim in claimed:
-            row = before[claim.run_id]
-            if row is None or not _due(row, now) or row.hold is not None or self.books[claim.run_id].run.terminal:
-                self.fail(4, f"{party.name} was given run {claim.run_id}, which is not runnable")
-            if claim.epoch != row.epoch + 1 or claim.last_sequence != row.last_sequence:
-                self.fail(4, f"{party.name} was given epoch {claim.epoch} of run {claim.run_id} after {row.epoch}")
-        party.undriven |= {claim.run_id for claim in claimed}
-        if len(claimed) < k:
-            given = {claim.run_id for claim in claimed}
-            for run_id, row in before.items():
-                if row is not None and run_id not in given and self.is_runnable(self.books[run_id], row, now):
-                    self.fail(6, f"{party.name} asked for {k} runs and was not given {run_id}, which is runnable")
+        right = self.leases.runnable(wanted, {run_id: book.run for run_id, book in self.books.items() if book.lines})
+        workflows, builds, besides = wanted
+        claimed = self.medium.run(
+            self.medium.store.claim(party.owner, k, workflows=workflows, builds=builds, besides=besides, ttl_ns=ttl_ns)
+        )
+        given = {claim.run_id for claim in claimed}
+        if not given <= right:
+            self.fail(4, f"{party.name} was given {sorted(given - right)}, which are not runnable")
+        if len(claimed) < k and given != right:
+            self.fail(6, f"{party.name} asked for {k} runs and was not given {sorted(right - given)}")
+        self._given(party, claimed, before, ttl_ns)
         return claimed
 
-    def claim_held(self, party: Party, k: int, build: str, ttl_ns: int) -> list[Claimed]:
+    def claim_held(self, party: Party, k: int, build: str, wanted: Wanted, ttl_ns: int) -> list[Claimed]:
         """Claims held runs through the store: those that no drive of this build has caused to be held (R43)."""
         before = {run_id: self.medium.lease(run_id) for run_id in self.books}
-        claimed = self.medium.run(self.medium.store.claim_held(party.owner, k, build=build, ttl_ns=ttl_ns))
+        workflows, builds, besides = wanted
+        claimed = self.medium.run(
+            self.medium.store.claim_held(
+                party.owner, k, build=build, workflows=workflows, builds=builds, besides=besides, ttl_ns=ttl_ns
+            )
+        )
         for claim in claimed:
             row = before[claim.run_id]
             if row is None or row.live or row.hold is None or build in orjson.loads(row.hold)["builds"]:
                 self.fail(4, f"{party.name} was given the held run {claim.run_id}, which it may not try")
-        party.undriven |= {claim.run_id for claim in claimed}
+        self._given(party, claimed, before, ttl_ns)
         return claimed
+
+    def _given(
+        self, party: Party, claimed: Sequence[Claimed], before: Mapping[str, LeaseState | None], ttl_ns: int
+    ) -> None:
+        for claim in claimed:
+            row = before[claim.run_id]
+            if row is None or (claim.epoch, claim.last_sequence) != (row.epoch + 1, row.last_sequence):
+                self.fail("R45", f"{party.name} was given epoch {claim.epoch} of run {claim.run_id}, the row was {row}")
+            self._check_taken(party, claim.run_id, row)
+            self.leases.claimed(claim.run_id, party.owner, ttl_ns)
+
+    def _check_taken(self, party: Party, run_id: str, row: LeaseState | None) -> None:
+        """Whose lease has expired, though nothing hindered them, has not renewed it (R2)."""
+        if row is None or row.owner in (None, party.owner) or not self.quiet:
+            return
+        (loser,) = (other for other in self.parties if other.owner == row.owner)
+        if not loser.gone() and not row.live and (run_id, row.epoch) not in self.leases.handed_back:
+            self.fail("R2", f"{loser.name} let its lease of run {run_id} expire; {party.name} has it now")
+
+    def renew(self, owner: str, pairs: Sequence[tuple[str, int]], ttl_ns: int) -> list[tuple[str, int] | LeaseLost]:
+        """Renews through the store and judges the answers: the epoch alone decides (R47)."""
+        held = [(row.owner, row.epoch) if (row := self.medium.lease(id)) is not None else None for id, _ in pairs]
+        answers = self.medium.run(self.medium.store.renew(owner, pairs, ttl_ns=ttl_ns))
+        for (run_id, epoch), before, answer in zip(pairs, held, answers, strict=True):
+            if (before == (owner, epoch)) == isinstance(answer, LeaseLost):
+                self.fail("R47", f"the renewal of epoch {epoch} of run {run_id} was answered wrongly")
+            if not isinstance(answer, LeaseLost):
+                self.leases.renewed(run_id, ttl_ns)
+        return answers
+
+    def void(self, owner: str) -> int:
+        """Ends the leases of a dead owner: of nobody else (R2)."""
+        for party in self.parties:
+            if party.owner == owner and not party.gone():
+                self.fail("R2", f"the leases of {party.name} were ended, which lives")
+        ended = self.medium.run(self.medium.store.void(owner))
+        if ended != self.leases.voided(owner):
+            self.fail("R2", f"{ended} leases of a dead owner were ended")
+        self.changed()
+        return ended
+
+    def set_hold(self, party: Party, run_id: str, hold: str, expected_sequence: int) -> bool:
+        """Holds a run without a lease, if nobody else drives it and nothing was appended (R43)."""
+        row = self.medium.lease(run_id)
+        held = self.medium.run(self.medium.store.set_hold(run_id, hold, expected_sequence=expected_sequence))
+        right = row is not None and not row.live and row.last_sequence == expected_sequence
+        if held != (right and not self.books[run_id].run.terminal):
+            self.fail("R43", f"{party.name} holds run {run_id}: {held}")
+        if held:
+            self.leases.held(run_id, hold)
+        return held
+
+    def release_hold(self, run_id: str) -> bool:
+        """A host lets go of a held run (R3)."""
+        released = self.medium.run(self.medium.store.release_hold(run_id))
+        if released:
+            self.leases.released(run_id)
+            self.changed()
+        return released
+
+    def runnable(self, now: int, after: tuple[int, str] | None, limit: int) -> RunnablePage:
+        """What the scheduler sends tasks for: every runnable run, and no other (R46)."""
+        page = self.medium.run(self.medium.store.runnable(now, after=after, limit=limit))
+        clock, found = self.medium.clock(), {run.run_id for run in page.runs}
+        if after is None and page.next is None and now <= clock:
+            models = {run_id: self.leases.of(run_id) for run_id, book in self.books.items() if book.lines}
+            early = {id for id, model in models.items() if model.runnable(now) and not model.live(clock)}
+            late = {id for id, model in models.items() if model.runnable(-(-clock // 1000) * 1000)}
+            if not early <= found <= late:
+                self.fail("R46", f"runnable runs are {sorted(early)} to {sorted(late)}, listed were {sorted(found)}")
+        return page
 
     # -- steps -----------------------------------------------------------------------------------------------------
 
@@ -364,7 +445,8 @@ class Auditor:
             return
         for run_id in self.books:
             row = self.medium.lease(run_id)
-            if row is not None and row.live and row.owner == party.owner and run_id not in party.undriven:
+            live = row is not None and row.claim_at is not None and row.claim_at > -(-self.medium.clock() // 1000)
+            if row is not None and live and row.owner == party.owner:
                 self.fail(4, f"{party.name} was closed and still leases run {run_id}")
 
     def ended(self, party: Party, key: tuple[str, str, int], *, with_outcome: bool) -> None:
@@ -379,7 +461,3 @@ class Auditor:
 def _comparable(event: dict[str, Any]) -> dict[str, Any]:
     """An event without the deadline of a relative wait, which counts from the drive's horizon (R40)."""
     return {key: value for key, value in event.items() if key != "resume_at"}
-
-
-def _due(row: LeaseState, now: int) -> bool:
-    return row.claim_at is not None and row.claim_at <= now // 1000

@@ -12,11 +12,23 @@ import orjson
 from perdure.engine import FlowEngine
 from perdure.instant import MAX_NS, Instant
 from perdure.kernel import Run
-from perdure.model import WorkflowSpec
 from perdure.snapshot import WorkflowRunSnapshot
+from perdure.spec import WorkflowSpec
+from perdure.task_kinds import (
+    DisposeHook,
+    DisposeHookByToken,
+    DriveRun,
+    FlowTask,
+    ResumeDueRetries,
+    ResumeDueWaits,
+    ResumeHook,
+    ResumeHookByToken,
+    ResumeScheduledRun,
+    ResumeWait,
+)
 from perdure.testing._simulation.programs import REPAIRED, Plan
 
-__all__ = ["Call", "draw_call", "has_happened", "verdict"]
+__all__ = ["Call", "draw_call", "draw_task", "has_happened", "verdict"]
 
 _FORCE: Final = ("force_cancel", "terminate_for_timeout", "terminate_for_host_shutdown")
 
@@ -64,8 +76,9 @@ class Call:
 _QUIET: Final = (*_FORCE, "record_progress", "link_child_operation", "release_hold", "snapshot")
 
 
-def draw_call(random: Random, run_id: str, plan: Plan, run: Run | None) -> Call:
-    """A call on a run; `run` is what is durable of it, so that the call hits something often."""
+def draw_call(random: Random, run_id: str, plan: Plan, run: Run | None, build: str | None) -> Call:
+    """A call on a run; `run` is what is durable of it, so that the call hits something often. `build`: what the run is
+    pinned to."""
     quiet = {} if random.random() < 0.6 else {"drive": False}
     hooks, waits = [m.id for m in plan.members("hook")], [m.id for m in plan.members("wait")]
     active = [] if run is None or run.last_sequence == 0 else [hook.hook_id for hook in run.active_hooks()]
@@ -114,12 +127,37 @@ def draw_call(random: Random, run_id: str, plan: Plan, run: Run | None) -> Call:
             return Call("drive", run_id, {"take_over": True} if random.random() < 0.1 else {})
         case "hold":
             return Call("release_hold", run_id)
-    return start_call(run_id, plan.name, random.choice((1, 1, 1, 2)), **quiet)
+    return start_call(run_id, plan.name, random.choice((1, 1, 1, 2)), build, **quiet)
 
 
-def start_call(run_id: str, name: str, input: int, **options: Any) -> Call:
+def start_call(run_id: str, name: str, input: int, build: str | None = None, **options: Any) -> Call:
     """A start, or the redelivery of one."""
-    return Call("start", run_id, {"workflow": WorkflowSpec.python(name), "input": input, **options})
+    return Call("start", run_id, {"workflow": WorkflowSpec.python(name, build=build), "input": input, **options})
+
+
+def draw_task(random: Random, call: Call, now: int) -> FlowTask | None:
+    """The task that asks for what a drawn call asks for, if there is one (spec 08 §8.2)."""
+    arguments, run_id = call.arguments, call.run_id
+    moment = Instant(min(MAX_NS, now + arguments.get("ahead_ns", 0)))
+    match call.op:
+        case "resume_hook":
+            return ResumeHook(run_id, arguments["hook_id"], arguments["payload"])
+        case "dispose_hook":
+            return DisposeHook(run_id, arguments["hook_id"])
+        case "by_token" if "payload" in arguments:
+            return ResumeHookByToken(arguments["token"], arguments["payload"])
+        case "by_token":
+            return DisposeHookByToken(arguments["token"])
+        case "resume_wait":
+            return ResumeWait(run_id, arguments["wait_id"])
+        case "resume_due":
+            kinds: list[FlowTask] = [
+                *(ResumeDueWaits(moment), ResumeDueRetries(moment), ResumeScheduledRun(run_id, moment))
+            ]
+            return random.choice(kinds)
+        case "drive":
+            return DriveRun(run_id)
+    return None
 
 
 def progress_call(run_id: str, progress_id: str, completed: int) -> Call:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Coroutine, Sequence
-from typing import Any, Final, Protocol, TypeVar
+from collections.abc import Collection, Sequence
+from typing import Any, Final
 
-from perdure.errors import FlowError, LeaseLost, OutcomeUnknown, StoreUnavailable
+from perdure.errors import FlowError, LeaseLost
 from perdure.retention import EVERY_RUN, HistoryHold, PruneReport, RunSelection, Tombstone
 from perdure.stores.base import (
     ActiveHook,
@@ -20,95 +20,26 @@ from perdure.stores.base import (
     RunSummary,
     Wakeup,
 )
-from perdure.stores.bell import Bell
-from perdure.testing._simulation.audit import Auditor, Party
+from perdure.stores.leases import Wanted
+from perdure.testing._simulation.audit import Auditor
 from perdure.testing._simulation.chance import Chance
-from perdure.testing._simulation.lanes import Lane, LaneLoop
+from perdure.testing._simulation.lanes import LaneLoop
+from perdure.testing._simulation.way import Hints, Host, Way
 from perdure.testing.virtual_time import Phase
 
-__all__ = ["Client", "Host"]
+__all__ = ["Client"]
 
-T = TypeVar("T")
 _ALL: Final = RunFilter()
-_MOST_CALLS: Final = 4_000
-"""More calls of the store than any of these small worlds needs: something spins."""
 
 
-class Host(Protocol):
-    """The process a client belongs to."""
-
-    party: Party
-    lane: Lane
-    closed: bool
-
-    def crash(self) -> None:
-        """Ends the process, now."""
-        ...
-
-    def note(self, text: str) -> None:
-        """Writes a line of the trace."""
-        ...
-
-    def race(self, run_id: str) -> None:
-        """Lets somebody else make a call on the run."""
-        ...
-
-
-class Client:
+class Client(Way):
     """A `FlowEventStore` for one process. Once the process is dead no call of it reaches the store."""
 
-    def __init__(self, auditor: Auditor, chance: Chance, loop: LaneLoop, host: Host) -> None:
-        self._auditor = auditor
-        self._medium = auditor.medium
-        self._chance = chance
-        self._loop = loop
-        self._host = host
-
-    # -- the way ---------------------------------------------------------------------------------------------------
-
-    async def _travel(self) -> None:
-        if self._host.lane.dead:
-            await self._loop.create_future()  # whoever gets here is being buried
-        way = self._chance.way_ns()
-        if way is not None:
-            await self._loop.sleep_until_ns(self._loop.clock_ns() + way, Phase.STEPS)
-
-    async def _die(self) -> None:
-        self._host.note("crashes")
-        self._host.crash()
-        await self._loop.create_future()
-
-    def _count(self) -> None:
-        self._medium.calls += 1
-        if self._medium.calls > _MOST_CALLS:
-            self._auditor.fail("R3", f"the store has been called {_MOST_CALLS} times, something spins")
-
-    def _unavailable(self, name: str, *run_ids: str) -> StoreUnavailable:
-        self._host.party.mishaps += 1
-        self._host.note(f"{name} {' '.join(run_ids)}: unavailable")
-        for run_id in run_ids:
-            self._host.party.excuse(run_id)
-        return StoreUnavailable("the simulation lost this request")
-
-    async def _ask(self, name: str, call: Callable[[], T], *run_ids: str) -> T:
-        """Any request but a commit."""
-        self._count()
-        await self._travel()
-        fate = self._chance.of_request(self._loop.clock_ns())
-        if fate == "crash_before":
-            await self._die()
-        if fate == "unavailable":
-            raise self._unavailable(name, *run_ids)
-        try:
-            return call()
-        finally:
-            await self._travel()
-
-    async def _read(self, name: str, call: Coroutine[Any, Any, T], *run_ids: str) -> T:
-        try:
-            return await self._ask(name, lambda: self._medium.run(call), *run_ids)
-        finally:
-            call.close()
+    def __init__(
+        self, auditor: Auditor, chance: Chance, loop: LaneLoop, host: Host, hints: Hints, lag_ns: int = 0
+    ) -> None:
+        super().__init__(auditor, chance, loop, host, lag_ns)
+        self._hints = hints
 
     # -- commits ---------------------------------------------------------------------------------------------------
 
@@ -129,18 +60,18 @@ class Client:
             case "unavailable":
                 raise self._unavailable(f"commit {name}", *run_ids)
             case "lost_unknown":
-                raise self._unknown(name, run_ids)
+                raise self._unknown(f"commit {name}", *run_ids)
             case "late":
                 later = self._loop.clock_ns() + self._chance.random.randrange(1, 3_000_000_000)
                 context = self._loop.main.context.copy()
                 self._loop.call_at_ns(later, Phase.OTHERS, self._apply_late, list(appends), context=context)
-                raise self._unknown(name, run_ids)
+                raise self._unknown(f"commit {name}", *run_ids)
         answers = [self._apply(append) for append in appends]
         if fate == "crash_after":
             await self._die()
         if fate == "applied_unknown":
-            raise self._unknown(name, run_ids)
-        await self._travel()
+            raise self._unknown(f"commit {name}", *run_ids)
+        self._lag_ns = min(self._lag_ns, await self._travel())
         return answers
 
     def _apply(self, append: Append) -> Committed | FlowError:
@@ -157,13 +88,6 @@ class Client:
             self._host.note("late:")
             self._apply(append)
 
-    def _unknown(self, name: str, run_ids: Sequence[str]) -> OutcomeUnknown:
-        self._host.note(f"commit {name}: outcome unknown")
-        self._host.party.mishaps += 1
-        for run_id in run_ids:
-            self._host.party.excuse(run_id)
-        return OutcomeUnknown("the simulation lost this answer")
-
     # -- leases ----------------------------------------------------------------------------------------------------
 
     async def claim(
@@ -176,12 +100,16 @@ class Client:
         besides: Collection[str] = (),
         ttl_ns: int,
     ) -> list[Claimed]:
-        return await self._ask("claim", lambda: self._claimed(k, ttl_ns))
+        wanted = Wanted(workflows, builds, besides)
 
-    def _claimed(self, k: int, ttl_ns: int) -> list[Claimed]:
-        claimed = self._auditor.claim(self._host.party, k, ttl_ns)
+        def call() -> list[Claimed]:
+            return self._claimed("claims", self._auditor.claim(self._host.party, k, wanted, ttl_ns))
+
+        return await self._ask("claim", call, changes=True)
+
+    def _claimed(self, said: str, claimed: list[Claimed]) -> list[Claimed]:
         if claimed:
-            self._host.note(f"claims {' '.join(c.run_id for c in claimed)}")
+            self._host.note(f"{said} {' '.join(c.run_id for c in claimed)}")
         return claimed
 
     async def claim_held(
@@ -195,7 +123,13 @@ class Client:
         besides: Collection[str] = (),
         ttl_ns: int,
     ) -> list[Claimed]:
-        return await self._ask("claim_held", lambda: self._auditor.claim_held(self._host.party, k, build, ttl_ns))
+        wanted = Wanted(workflows, builds, besides)
+
+        def call() -> list[Claimed]:
+            claimed = self._auditor.claim_held(self._host.party, k, build, wanted, ttl_ns)
+            return self._claimed("claims held", claimed)
+
+        return await self._ask("claim_held", call, changes=True)
 
     async def next_claim(
         self,
@@ -204,7 +138,9 @@ class Client:
         builds: Collection[str | None] | None = None,
         besides: Collection[str] = (),
     ) -> int | None:
-        return await self._read("next_claim", self._medium.store.next_claim())
+        return await self._read(
+            "next_claim", self._medium.store.next_claim(workflows=workflows, builds=builds, besides=besides)
+        )
 
     async def outlook(
         self,
@@ -213,7 +149,8 @@ class Client:
         builds: Collection[str | None] | None = None,
         besides: Collection[str] = (),
     ) -> Outlook:
-        return await self._read("outlook", self._medium.store.outlook())
+        call = self._medium.store.outlook(workflows=workflows, builds=builds, besides=besides)
+        return await self._read("outlook", call)
 
     def elsewhere(self) -> None:
         """A simulated process has one loop."""
@@ -222,7 +159,9 @@ class Client:
         self, owner: str, pairs: Sequence[tuple[str, int]], *, ttl_ns: int
     ) -> list[tuple[str, int] | LeaseLost]:
         run_ids = [run_id for run_id, _ in pairs]
-        answers = await self._read("renew", self._medium.store.renew(owner, pairs, ttl_ns=ttl_ns), *run_ids)
+        if ttl_ns == 0:
+            self._host.note(f"hands back {' '.join(run_ids)}")
+        answers = await self._ask("renew", lambda: self._auditor.renew(owner, pairs, ttl_ns), *run_ids)
         for run_id, answer in zip(run_ids, answers, strict=True):
             if isinstance(answer, LeaseLost):
                 self._host.party.excuse(run_id)
@@ -232,14 +171,16 @@ class Client:
         return await self._read("lease", self._medium.store.lease(run_id), run_id)
 
     async def void(self, owner: str) -> int:
-        return await self._read("void", self._medium.store.void(owner))
+        return await self._ask("void", lambda: self._auditor.void(owner))
 
     async def set_hold(self, run_id: str, hold: str, *, expected_sequence: int) -> bool:
-        call = self._medium.store.set_hold(run_id, hold, expected_sequence=expected_sequence)
-        return await self._read("set_hold", call, run_id)
+        def call() -> bool:
+            return self._auditor.set_hold(self._host.party, run_id, hold, expected_sequence)
+
+        return await self._ask("set_hold", call, run_id)
 
     async def release_hold(self, run_id: str) -> bool:
-        return await self._read("release_hold", self._medium.store.release_hold(run_id), run_id)
+        return await self._ask("release_hold", lambda: self._auditor.release_hold(run_id), run_id)
 
     # -- reads -----------------------------------------------------------------------------------------------------
 
@@ -248,10 +189,10 @@ class Client:
 
     async def changes(self) -> int:
         """Counted here, so that a world goes the same way on every store."""
-        return self._auditor.commits
+        return self._hints.count
 
     async def wait_for_change(self, seen: int, timeout_seconds: float) -> int:
-        return await Bell().wait(self.changes, seen, timeout_seconds, 0.05)
+        return await self._hints.wait(seen, timeout_seconds)
 
     async def history(self, run_id: str, after: int = 0) -> bytes:
         return await self._read("history", self._medium.store.history(run_id, after), run_id)
@@ -281,7 +222,7 @@ class Client:
         return await self._read("summary_by_build", self._medium.store.summary_by_build())
 
     async def runnable(self, now: int, *, after: tuple[int, str] | None = None, limit: int = 1000) -> RunnablePage:
-        return await self._read("runnable", self._medium.store.runnable(now, after=after, limit=limit))
+        return await self._ask("runnable", lambda: self._auditor.runnable(now, after, limit))
 
     # -- retention -------------------------------------------------------------------------------------------------
 
@@ -304,9 +245,6 @@ class Client:
 
     async def close(self) -> None:
         """The store outlives its clients."""
-
-    def clock(self) -> int:
-        return self._loop.clock_ns()
 
 
 def _named(append: Append) -> str:

@@ -30,10 +30,12 @@ class Spinning(RuntimeError):
 
 
 class Lane:
-    """One simulated process: its callbacks that are ready, and the tasks it began."""
+    """One simulated process: its callbacks that are ready, and the tasks it began. A thread of it is a lane of its own."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, skew_ns: int = 0) -> None:
         self.name = name
+        self.skew_ns = skew_ns  # by how much the clock of this machine is wrong
+        self.threads: list[Lane] = []
         self.dead = False
         self.paused = False
         self.queue: deque[asyncio.Handle] = deque()
@@ -109,11 +111,22 @@ class LaneLoop(VirtualTimeLoop):
         self._queues = _Ready(self.main, random)
         self._ready: Any = self._queues
 
-    def new_lane(self, name: str) -> Lane:
+    def new_lane(self, name: str, skew_ns: int = 0) -> Lane:
         """A process that has just been started."""
-        lane = Lane(name)
+        lane = Lane(name, skew_ns)
         self.lanes.append(lane)
         return lane
+
+    def new_thread(self, of: Lane) -> Lane:
+        """A thread of a process. It is stopped and killed with it, and goes on while only the process's loop is blocked."""
+        lane = self.new_lane(f"{of.name}/thread", of.skew_ns)
+        lane.dead, lane.paused = of.dead, of.paused
+        of.threads.append(lane)
+        return lane
+
+    def own_clock_ns(self) -> int:
+        """What the machine of the process that is running takes for the time."""
+        return self.clock_ns() + self.current_lane().skew_ns
 
     def jump(self) -> bool:
         before = self.clock_ns()
@@ -148,22 +161,25 @@ class LaneLoop(VirtualTimeLoop):
         """The lane whose callback is running."""
         return _LANE.get(self.main)
 
-    def pause(self, lane: Lane) -> None:
-        """Holds back all callbacks of the lane."""
-        lane.paused = True
-        self._queues.hold_back(lane)
+    def pause(self, lane: Lane, *, threads: bool = True) -> None:
+        """Holds back all callbacks of the lane; without `threads` only its loop is blocked."""
+        for one in (lane, *(lane.threads if threads else ())):
+            one.paused = True
+            self._queues.hold_back(one)
 
     def go_on(self, lane: Lane) -> None:
         """Ends a pause."""
-        lane.paused = False
-        if not lane.dead:
-            self._queues.let_go_on(lane)
+        for one in (lane, *lane.threads):
+            one.paused = False
+            if not one.dead:
+                self._queues.let_go_on(one)
 
     def kill(self, lane: Lane) -> None:
-        """Ends the lane: what it has under way never goes on."""
-        lane.dead = True
-        self._queues.hold_back(lane)
-        lane.queue.clear()
+        """Ends the lane and its threads: what they have under way never goes on."""
+        for one in (lane, *lane.threads):
+            one.dead = True
+            self._queues.hold_back(one)
+            one.queue.clear()
 
     def bury(self) -> None:
         """Frees what killed lanes left half done; their clean-up code runs, and whatever it asks for is refused."""

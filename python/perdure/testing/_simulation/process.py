@@ -1,4 +1,4 @@
-"""One simulated process: an engine, the code it runs, and a stand-in of a worker."""
+"""One simulated process: an engine, the code it runs, and the worker and the scheduler beside it."""
 
 from __future__ import annotations
 
@@ -7,30 +7,31 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from datetime import timedelta
 from random import Random
-from typing import Any, Final
+from typing import Any
 
 import orjson
 
 from perdure.builds import RuntimeBuildCompatibility
 from perdure.commands import RawCommand, RuntimeCommand
 from perdure.engine import FlowEngine
-from perdure.errors import EngineClosed, FlowError, StoreError
+from perdure.errors import FlowError, StepNotRegistered, StoreError
 from perdure.flow import StepInvocation, WorkflowInvocation
 from perdure.kernel import KernelName, Reads
+from perdure.queues import TaskWorker
+from perdure.scheduler import FlowScheduler
 from perdure.step import StepPlan
-from perdure.stores.base import Claimed
+from perdure.task_kinds import FlowTask
 from perdure.testing._simulation.audit import Auditor, Party
 from perdure.testing._simulation.chance import Chance, ProcessSettings, Settings
 from perdure.testing._simulation.client import Client
 from perdure.testing._simulation.drawing import behaviour
 from perdure.testing._simulation.lanes import Lane, LaneLoop
+from perdure.testing._simulation.post import Post, PostClient
 from perdure.testing._simulation.programs import INLINE, LIMIT_MS, LIMITED, Plan
+from perdure.testing._simulation.way import Hints
+from perdure.worker import FlowWorker
 
 __all__ = ["Process", "World"]
-
-_NS: Final = 1_000_000_000
-_IDLE_S: Final = (2.0, 10.0, 30.0)
-_CLAIMED_AT_ONCE: Final = 2
 
 
 @dataclass(slots=True)
@@ -48,6 +49,11 @@ class World:
     note: Callable[[str, str], None]
     restart: Callable[[Process], None]
     race: Callable[[str], None]
+    hints: Hints
+    post: Post | None
+    post_hints: Hints
+    builds: tuple[str, ...]
+    """Those that runs are pinned to."""
     dead_owners: set[str] = field(default_factory=set)
 
 
@@ -63,6 +69,8 @@ class Code:
         return RawCommand(_drifted(command) if self._process.settings.drifts else command)
 
     def plan_step(self, step_name: str) -> StepPlan:
+        if step_name == LIMITED and self._process.settings.lacks:
+            raise StepNotRegistered(step_name)
         return StepPlan("inline" if step_name == INLINE else "async", LIMIT_MS if step_name == LIMITED else None)
 
     def run_step(self, invocation: StepInvocation) -> object:
@@ -117,17 +125,16 @@ def _drifted(command: bytes) -> bytes:
 
 
 class Process:
-    """A process from its start to its end; `restart` of the world makes the next one of these settings."""
+    """A process from its start to its end; `restart` of the world makes the next one in its place."""
 
     def __init__(self, world: World, settings: ProcessSettings, name: str) -> None:
         self.world = world
         self.settings = settings
         self.name = name
-        self.lane: Lane = world.loop.new_lane(name)
+        self.lane: Lane = world.loop.new_lane(name, settings.skew_ns)
         self.closing = False
         self.closed = False
         self.calls: list[asyncio.Task[None]] = []
-        self._idle = world.random.choice(_IDLE_S)
         self.party = Party(
             name,
             "",
@@ -136,11 +143,19 @@ class Process:
             settings.commit == "each",
             lambda: self.lane.dead or self.closed,
             self._answer,
+            settings.build,
         )
+        self.client = Client(world.auditor, world.chance, world.loop, self, world.hints, settings.lag_ns)
         self.engine = self._make_engine()
         self.party.owner = self.engine.owner
         world.auditor.parties.append(self.party)
-        self._worker = self.spawn(self._work) if settings.works else None
+        self.post = self._make_post()
+        self.worker = self._make_worker()
+        self.task_worker = self._make_task_worker()
+        self.scheduler = self._make_scheduler()
+        self._programs = [
+            self.spawn(self._run, program) for program in (self.worker, self.task_worker, self.scheduler) if program
+        ]
 
     @property
     def alive(self) -> bool:
@@ -166,14 +181,14 @@ class Process:
         world, own = self.world, self.settings
         return FlowEngine(
             Code(self),
-            Client(world.auditor, world.chance, world.loop, self),
+            self.client,
             kernel=world.kernel,
             max_replay_iterations=world.settings.limit,
             concurrency=own.concurrency,
             max_event_bytes=world.settings.max_event_bytes,
             commit=own.commit,
             record_tracebacks=False,
-            builds=RuntimeBuildCompatibility(own.build, accept_unpinned=True) if own.build is not None else None,
+            builds=RuntimeBuildCompatibility(own.build, self._compatible, accept_unpinned=True) if own.build else None,
             store_patience=timedelta(seconds=own.patience_s),
             cancel_grace=timedelta(milliseconds=own.grace_ms),
             lease=own.lease,
@@ -181,6 +196,57 @@ class Process:
             poll_interval=timedelta(milliseconds=own.poll_ms),
             max_failures=world.settings.max_failures,
             random=Random(f"{world.seed}/{self.name}"),
+        )
+
+    @property
+    def _compatible(self) -> tuple[str, ...]:
+        return self.world.builds if self.settings.compatible else ()
+
+    def supports(self, build: str | None) -> bool:
+        """Whether its code may drive a run pinned to this build."""
+        return self.engine.supports_runtime_build(build)
+
+    def _make_post(self) -> PostClient | None:
+        world = self.world
+        if world.post is None:
+            return None
+        lag_ns = self.settings.lag_ns
+        return PostClient(world.auditor, world.chance, world.loop, self, world.post, world.post_hints, lag_ns)
+
+    def _make_worker(self) -> FlowWorker | None:
+        own = self.settings
+        if own.role != "runs":
+            return None
+        return FlowWorker(
+            self.engine,
+            concurrency=own.at_once,
+            claim_batch=own.batch,
+            poll=timedelta(seconds=own.look_s),
+            drain_timeout=timedelta(milliseconds=own.drain_ms),
+        )
+
+    def _make_task_worker(self) -> TaskWorker | None:
+        own = self.settings
+        if own.role != "tasks" or self.post is None:
+            return None
+        return TaskWorker(
+            self.engine,
+            self.post,
+            concurrency=own.at_once,
+            interval=timedelta(seconds=own.look_s),
+            drain=timedelta(milliseconds=own.drain_ms),
+            random=Random(f"{self.world.seed}/{self.name}/tasks"),
+        )
+
+    def _make_scheduler(self) -> FlowScheduler | None:
+        own, queue = self.settings, self.world.settings.queue
+        if not own.schedules or self.post is None or queue is None:
+            return None
+        return FlowScheduler(
+            self.engine,
+            self.post,
+            redispatch_after=timedelta(seconds=queue.redispatch_s),
+            interval=timedelta(seconds=own.look_s),
         )
 
     def spawn(self, work: Callable[..., Coroutine[Any, Any, None]], *given: object) -> asyncio.Task[None]:
@@ -212,42 +278,40 @@ class Process:
         """A process that ends in order: its leases go back as its last act."""
         self.note("closes")
         self.closing = True
-        if self._worker is not None:
-            self._worker.cancel()
+        how = self.world.random.random()
+        if how < 0.2:
+            await self.engine.close()  # whoever works with it finds it closed
+        for program in (self.scheduler, self.task_worker, self.worker):
+            if program is not None:
+                program.stop()
+        if how > 0.8 and self.worker is not None:
+            self.worker.stop()  # the second signal
+        if self._programs:
+            await asyncio.wait(self._programs)
         await self.engine.close()
         self.closed = True
         self.note("is closed")
         self.world.auditor.closed(self.party)
 
-    # -- the worker ------------------------------------------------------------------------------------------------
+    # -- what it does by itself ------------------------------------------------------------------------------------
 
-    async def _work(self) -> None:
-        client, world = self.engine.store, self.world
-        ttl_ns = world.settings.ttl_ms * 1_000_000
-        held_at = world.loop.time()
-        while not self.closing:
-            try:
-                claimed = await client.claim(self.party.owner, _CLAIMED_AT_ONCE, ttl_ns=ttl_ns)
-                if self.settings.build is not None and not claimed and world.loop.time() >= held_at:
-                    held_at = world.loop.time() + 30
-                    build = self.settings.build
-                    claimed = await client.claim_held(self.party.owner, _CLAIMED_AT_ONCE, build=build, ttl_ns=ttl_ns)
-                first = None if claimed else await client.next_claim()
-            except StoreError:
-                await asyncio.sleep(0.5)
-                continue
-            for claim in claimed:
-                self.spawn(self._drive, claim)
-            if not claimed:
-                now = client.clock()
-                pause = self._idle if first is None else min(self._idle, max(0.05, (first * 1_000 - now) / _NS))
-                await asyncio.sleep(pause)
-
-    async def _drive(self, claim: Claimed) -> None:
-        self.party.undriven.discard(claim.run_id)
+    async def _run(self, program: FlowWorker | TaskWorker | FlowScheduler) -> None:
         try:
-            await self.engine.drive_claimed(claim)
-        except EngineClosed:
-            self.party.undriven.add(claim.run_id)
-        except FlowError as error:
-            self.note(f"drive of {claim.run_id}: {error.code}")
+            if isinstance(program, FlowWorker):
+                await program.run_forever(signals=False)
+            else:
+                await program.run_forever()
+        except StoreError as error:
+            self.note(f"ends: {error.code}")
+            self.crash()
+        else:
+            if not self.closing:
+                self.world.auditor.fail("a call", f"{self.name}: {type(program).__name__} ended by itself")
+
+    async def send(self, task: FlowTask) -> None:
+        """A host sends a task of its own."""
+        assert self.post is not None
+        try:
+            await self.post.dispatch(task)
+        except StoreError as error:
+            self.note(f"could not send {task.type}: {error.code}")

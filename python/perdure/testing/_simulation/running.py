@@ -15,21 +15,26 @@ from typing import Any, Final
 from unittest import mock
 
 from perdure.attempts import Attempts
-from perdure.effects import Attempt
+from perdure.effects import Attempt, Commit, Opening
 from perdure.errors import EngineClosed, FlowError
 from perdure.instant import parse_instant
 from perdure.kernel import DEFAULT_MAX_EVENT_BYTES, KernelName, load
+from perdure.leasing import Leasing
 from perdure.snapshot import WorkflowRunSnapshot
+from perdure.stores.base import Lease
 from perdure.testing._simulation import calls
 from perdure.testing._simulation.audit import Auditor, Book, InvariantBroken
 from perdure.testing._simulation.calls import Call
-from perdure.testing._simulation.chance import Chance, Settings, draw_settings
+from perdure.testing._simulation.chance import Chance, ProcessSettings, Settings, draw_settings, upgraded
 from perdure.testing._simulation.drawing import draw_plan
 from perdure.testing._simulation.index import check_first_wakeup
 from perdure.testing._simulation.lanes import LaneLoop
 from perdure.testing._simulation.medium import Medium, StoreName, opened
+from perdure.testing._simulation.post import Post
 from perdure.testing._simulation.process import Process, World
 from perdure.testing._simulation.programs import REPAIRED
+from perdure.testing._simulation.threads import SimulatedRenewals
+from perdure.testing._simulation.way import Hints
 
 __all__ = ["Simulation", "Told", "run_seed"]
 
@@ -63,7 +68,7 @@ class Simulation:
         self.loop = loop
         self.random = Random(f"{seed}/director")
         self.trace: list[str] = []
-        self.auditor = Auditor(medium, load("rust"))  # whatever kernel the engines use
+        self.auditor = Auditor(medium, load("rust"), quiet=not settings.faults)  # whatever kernel the engines use
         self.run_ids = tuple(f"run-{n}" for n in range(1, settings.runs + 1))
         self.processes: list[Process] = []
         self._made = 0
@@ -74,6 +79,11 @@ class Simulation:
             run_id: draw_plan(f"plan-of-{run_id}", drawer, _START, (run_id, *(r for r in self.run_ids if r != run_id)))
             for run_id in self.run_ids
         }
+        hints, post_hints = (Hints(Random(f"{seed}/{name}"), settings.hints) for name in ("hints", "post hints"))
+        self.auditor.changed = hints.ring
+        pins = Random(f"{seed}/pins")
+        first = settings.processes[0].build
+        self.pins = {run_id: first if settings.pinned and pins.random() < 0.6 else None for run_id in self.run_ids}
         self.world = World(
             seed,
             settings,
@@ -86,6 +96,10 @@ class Simulation:
             self._note,
             self._restart,
             self._call_on,
+            hints,
+            None if settings.queue is None else Post(self.auditor, settings.queue),
+            post_hints,
+            () if first is None else (first,),
         )
 
     def _note(self, who: str, what: str) -> None:
@@ -93,18 +107,18 @@ class Simulation:
 
     # -- processes -------------------------------------------------------------------------------------------------
 
-    def _start_process(self, number: int) -> None:
+    def _start_process(self, settings: ProcessSettings) -> None:
         self._made += 1
-        process = Process(self.world, self.settings.processes[number], f"p{number}.{self._made}")
+        process = Process(self.world, settings, f"p{settings.number}.{self._made}")
         self.processes.append(process)
 
     def _restart(self, process: Process) -> None:
-        """A process that ended is followed by one of the same settings, a while later."""
-        number = self.settings.processes.index(process.settings)
+        """A process that ended is followed by another in its place, a while later."""
         self._restarts += 1
         after_ns = 1 if self._calm else self.random.randrange(1, 8_000_000_000)
         context = self.loop.main.context.copy()
-        self.loop.call_later(after_ns / 1e9, self._start_process, number, context=context)
+        following = upgraded(process.settings, self.random)
+        self.loop.call_later(after_ns / 1e9, self._start_process, following, context=context)
 
     @property
     def _alive(self) -> list[Process]:
@@ -120,11 +134,11 @@ class Simulation:
 
     async def main(self) -> None:
         """The whole life of this world."""
-        for number in range(len(self.settings.processes)):
-            self._start_process(number)
+        for settings in self.settings.processes:
+            self._start_process(settings)
         for run_id in self.run_ids:
             options = {} if self.random.random() < 0.6 else {"drive": False}
-            self._call(calls.start_call(run_id, self.plans[run_id].name, 1, **options))
+            self._call(calls.start_call(run_id, self.plans[run_id].name, 1, self.pins[run_id], **options))
             await self._pass(2.0)
         for _ in range(self.settings.actions):
             await self._pass(self.random.choice((0.0, 0.0, 0.01, 0.3, 1.0, 6.0, 20.0)))
@@ -162,8 +176,9 @@ class Simulation:
 
     def _pause(self, process: Process) -> None:
         seconds = self.random.choice((0.05, 1.0, 2.5 * self.settings.ttl_ms / 1000)) * self.random.random()
-        process.note(f"stands still for {seconds:.3f} s")
-        self.loop.pause(process.lane)
+        whole = self.random.random() < 0.7
+        process.note(f"{'stands still' if whole else 'is blocked'} for {seconds:.3f} s")
+        self.loop.pause(process.lane, threads=whole)
         self.loop.call_later(seconds, self.loop.go_on, process.lane)
 
     async def _replace(self, process: Process) -> None:
@@ -192,12 +207,21 @@ class Simulation:
 
     def _call_on(self, run_id: str) -> None:
         book = self.auditor.books.get(run_id)
-        self._call(calls.draw_call(self.random, run_id, self.plans[run_id], book.run if book else None))
+        run = book.run if book else None
+        call = calls.draw_call(self.random, run_id, self.plans[run_id], run, self.pins[run_id])
+        task = None
+        if self.world.post is not None and self.random.random() < 0.4:
+            task = calls.draw_task(self.random, call, self.loop.clock_ns())
+        if task is None:
+            self._call(call)
+        elif self._alive:
+            process = self.random.choice(self._alive)
+            process.spawn(process.send, task)
 
     async def _make(self, process: Process, call: Call) -> None:
         book = self.auditor.book(call.run_id)
         process.note(f"asked: {call}")
-        before, since = calls.verdict(call, book.run, self.loop.clock_ns()), book.run.last_sequence
+        before, since = calls.verdict(call, book.run, process.client.clock()), book.run.last_sequence
         answer: WorkflowRunSnapshot | None = None
         refusal: FlowError | None = None
         try:
@@ -212,7 +236,9 @@ class Simulation:
 
     def _judge(self, process: Process, call: Call, before: str | None, said: str, since: int) -> None:
         book = self.auditor.book(call.run_id)
-        after = calls.verdict(call, book.run, self.loop.clock_ns())
+        after = calls.verdict(call, book.run, process.client.clock())
+        if said == "RuntimeBuildUnavailable" and not process.supports(self.pins[call.run_id]):
+            return
         if said in ("StoreUnavailable", "OutcomeUnknown", "EngineClosed", "ReplayLimitExceeded"):
             return
         if said == "ok" and not calls.has_happened(call, book.run):
@@ -221,17 +247,17 @@ class Simulation:
             return
         if before == "ok" and call.drives:
             return  # what the drive raises
-        if said in self._verdicts_between(call, book, since):
+        if said in self._verdicts_between(process, call, book, since):
             return  # judged between two appends of others
         self.auditor.fail(7, f"{process.name}: {call} was answered {said}; the table says {before}")
 
-    def _verdicts_between(self, call: Call, book: Book, since: int) -> set[str | None]:
+    def _verdicts_between(self, process: Process, call: Call, book: Book, since: int) -> set[str | None]:
         """What the tables said at each sequence the run went through while the call was under way."""
         runs = (
             self.auditor.kernel.project(book.run_id, book.at(sequence), DEFAULT_MAX_EVENT_BYTES)
             for sequence in range(max(1, since), book.run.last_sequence + 1)
         )
-        return {calls.verdict(call, run, self.loop.clock_ns()) for run in runs}
+        return {calls.verdict(call, run, process.client.clock()) for run in runs}
 
     def _check_snapshot(self, snapshot: WorkflowRunSnapshot) -> None:
         """Nothing is ever shown that is not durable."""
@@ -292,7 +318,7 @@ class Simulation:
         for run_id, book in zip(self.run_ids, self._books(), strict=True):
             row = self.auditor.medium.lease(run_id)
             if row is None:
-                self._call(calls.start_call(run_id, self.plans[run_id].name, 1))
+                self._call(calls.start_call(run_id, self.plans[run_id].name, 1, self.pins[run_id]))
             elif book.run.terminal:
                 continue
             elif row.hold is not None and number % 4 == 0:
@@ -345,13 +371,28 @@ def _seeded(simulation: Simulation) -> Iterator[None]:
         simulation.launching(self.run_id, [(attempt.step_id, attempt.attempt) for attempt in attempts])
         launch(self, attempts)
 
+    for_drive = Leasing.for_drive
+
+    def judged(self: Leasing, epoch: int | None, opening: Opening, commit: Commit) -> Lease:
+        lease = for_drive(self, epoch, opening, commit)
+        if self.enabled:
+            simulation.auditor.leases.ends(commit.view.run_id, commit.error, opening.worker, lease)
+        return lease
+
+    def new_uuid() -> uuid.UUID:
+        return uuid.UUID(bytes=random.randbytes(16))
+
     identities = (f"owner-{number}" for number in count(1))
     with (
         mock.patch("perdure.session.os", SimpleNamespace(urandom=random.randbytes)),
         mock.patch("perdure.engine.make_owner", new=identities.__next__),
         mock.patch("perdure.engine.is_dead", dead_owners.__contains__),
         mock.patch.object(Attempts, "launch", watched),
-        mock.patch("perdure.engine.uuid", SimpleNamespace(uuid4=lambda: uuid.UUID(bytes=random.randbytes(16)))),
+        mock.patch.object(Leasing, "for_drive", judged),
+        mock.patch("perdure.leasing.RenewalThread", SimulatedRenewals),
+        mock.patch("time.time_ns", simulation.loop.own_clock_ns),
+        mock.patch("perdure.queues.queue.uuid", SimpleNamespace(uuid4=new_uuid)),
+        mock.patch("perdure.engine.uuid", SimpleNamespace(uuid4=new_uuid)),
     ):
         yield
 

@@ -1,0 +1,152 @@
+"""What the auditor keeps of leases: a model of R3 beside each run's row, and an account of its own of R43 and R44."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, NoReturn
+
+from perdure import errors
+from perdure.errors import FlowError
+from perdure.kernel import Run
+from perdure.stores.base import Append, Lease
+from perdure.stores.leases import Wanted
+from perdure.testing._lease_model import LeaseModel, hold_builds
+from perdure.testing._simulation.medium import Medium
+
+if TYPE_CHECKING:
+    from perdure.testing._simulation.audit import Party
+
+__all__ = ["LeaseBooks"]
+
+_NOT_COUNTED: Final = frozenset(
+    {
+        *(errors.NonDeterministic, errors.LeaseLost, errors.LeaseHeld, errors.OutcomeUnknown, errors.EngineClosed),
+        *(errors.StepNotRegistered, errors.WorkflowNotRegistered),
+    }
+)
+_NEVER_HELD: Final = frozenset({errors.HookTokenConflict, errors.RunNotFound})
+
+
+class LeaseBooks:
+    """One model per run, moved by what the store accepted and compared with its row after each change."""
+
+    def __init__(self, medium: Medium, fail: Callable[[int | str, str], NoReturn]) -> None:
+        self._medium = medium
+        self._fail = fail
+        self._models: dict[str, LeaseModel] = {}
+        self._ends: dict[str, tuple[Lease, FlowError | None, bool]] = {}
+        """What the last drive that let go of a run says of the lease, by which error it ends, and whether a worker drives."""
+        self.handed_back: set[tuple[str, int]] = set()
+        """Run and epoch of leases that were ended by a renewal for no time."""
+
+    def of(self, run_id: str) -> LeaseModel:
+        """The model of a run."""
+        return self._models.setdefault(run_id, LeaseModel())
+
+    # what moves it ------------------------------------------------------------------------------------------------
+
+    def committed(self, party: Party, append: Append, run: Run) -> None:
+        """A commit was accepted; `run` is folded up to it."""
+        model, lease, run_id = self.of(append.batch.run_id), append.lease, append.batch.run_id
+        before, now = model.hold, self._medium.clock()
+        model.last_sequence, model.ended = run.last_sequence, run.terminal
+        model.waits = {f"{kind} {id}": due for kind, id, due in run.suspensions() if kind != "hook" and due is not None}
+        model.commit(lease, bool(append.batch.lines), now)
+        if lease is not None and lease.after != "keep" and not run.terminal:
+            self._check_hold(party, run_id, lease, before)
+        self.compare(run_id)
+
+    def claimed(self, run_id: str, owner: str, ttl_ns: int) -> None:
+        self.of(run_id).give(owner, ttl_ns, self._medium.clock())
+        self.compare(run_id)
+
+    def renewed(self, run_id: str, ttl_ns: int) -> None:
+        model = self.of(run_id)
+        model.renew(ttl_ns, self._medium.clock())
+        if ttl_ns == 0:
+            self.handed_back.add((run_id, model.epoch))
+        self.compare(run_id)
+
+    def voided(self, owner: str) -> int:
+        """The leases of a dead owner are ended; how many there were."""
+        found = [(run_id, model) for run_id, model in self._models.items() if model.owner == owner]
+        for run_id, model in found:
+            model.free()
+            self.compare(run_id)
+        return len(found)
+
+    def held(self, run_id: str, hold: str) -> None:
+        self.of(run_id).hold = hold_builds(hold)
+        self.compare(run_id)
+
+    def released(self, run_id: str) -> None:
+        self.of(run_id).release_hold()
+        self.compare(run_id)
+
+    def forget(self, run_id: str) -> None:
+        """The run is unknown to the store."""
+        self._models.pop(run_id, None)
+
+    # what is compared ---------------------------------------------------------------------------------------------
+
+    def compare(self, run_id: str) -> None:
+        """The row against the model: columns, whether the lease is live, and whether the run can be claimed."""
+        row, model, now = self._medium.lease(run_id), self.of(run_id), self._medium.clock()
+        if row is None:
+            self._fail("R3", f"run {run_id} has a lease and no row")
+        found = (row.owner, row.epoch, row.parked_sequence, row.failures, row.not_before, hold_builds(row.hold))
+        right = (model.owner, model.epoch, model.parked, model.failures, model.not_before, model.hold)
+        if found != right or row.live != model.live(now):
+            self._fail("R3", f"the lease of run {run_id} is {_shown(found)}, and should be {_shown(right)}")
+        claimable = row.hold is None and row.claim_at is not None and row.claim_at <= now // 1000
+        if claimable != model.runnable(now):
+            self._fail("R3", f"run {run_id}: runnable is {model.runnable(now)}, and claim_at {row.claim_at} at {now}")
+
+    def runnable(self, wanted: Wanted, runs: dict[str, Run]) -> set[str]:
+        """Which of the runs a worker may be given now."""
+        now = self._medium.clock()
+        return {
+            run_id
+            for run_id, run in runs.items()
+            if self.of(run_id).runnable(now)
+            and run_id not in wanted.besides
+            and wanted.includes(*run.workflow, run.build_id)
+        }
+
+    # R43, R44 -----------------------------------------------------------------------------------------------------
+
+    def ends(self, run_id: str, error: FlowError | None, worker: bool, lease: Lease) -> None:
+        """A drive is about to release the run, or goes on."""
+        self._ends[run_id] = lease, error, worker
+        if lease.after == "keep" or error is None:
+            return
+        counted = worker and type(error) not in _NOT_COUNTED
+        if counted != (lease.after == "fail" and lease.counted):
+            self._fail("R44", f"run {run_id}: a drive that ended by {error.code} is {'not ' if counted else ''}counted")
+        if counted and lease.may_hold == (type(error) in _NEVER_HELD):
+            self._fail(
+                "R44", f"run {run_id}: a drive that ended by {error.code} may {'' if lease.may_hold else 'not '}hold it"
+            )
+
+    def _check_hold(self, party: Party, run_id: str, lease: Lease, before: frozenset[str] | None) -> None:
+        told, error, worker = self._ends.get(run_id, (None, None, False))
+        if told != replace(lease, hold=None):
+            return
+        drifted = isinstance(error, errors.NonDeterministic) and (worker or party.build is not None)
+        if drifted != (lease.hold is not None):
+            self._fail(
+                "R43", f"{party.name}: a drift of run {run_id} is released {'without' if drifted else 'with'} a hold"
+            )
+        caused = hold_builds(lease.hold)
+        if caused is not None and not caused >= {b for b in (*(before or ()), party.build) if b is not None}:
+            self._fail(
+                "R43", f"run {run_id}: the hold names {set(caused)}, before it {before}, and {party.build} drifted"
+            )
+
+
+def _shown(columns: tuple[object, ...]) -> str:
+    """Without the owner, which names a process."""
+    names = ("epoch", "parked", "failures", "not_before", "hold")
+    said = ", ".join(f"{name} {value}" for name, value in zip(names, columns[1:], strict=True))
+    return f"{'free' if columns[0] is None else 'leased'}, {said}"
