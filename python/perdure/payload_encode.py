@@ -14,6 +14,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any, Final, cast
 from uuid import UUID
 
@@ -38,7 +39,7 @@ def encode(value: object) -> bytes:
         _check(value)
         raise refusal("$", f"type {_name(value)} cannot be stored as JSON") from None
     # NaN and infinities come out as null and the depth limit is ours: only then a look at every value is needed.
-    if b"null" in raw or raw.count(b"[") + raw.count(b"{") > MAX_DEPTH:
+    if b"null" in raw or (len(raw) > 2 * MAX_DEPTH and raw.count(b"[") + raw.count(b"{") > MAX_DEPTH):
         _check(value)
     return raw
 
@@ -62,11 +63,10 @@ class _Refused(Exception):
 
 def _convert(value: object) -> object:
     """What orjson does not write by itself, one level turned into what it does. Also the hook of orjson."""
-    convert = _CONVERSIONS.get(type(value))
+    kind: Any = type(value)
+    convert = _CONVERSIONS.get(kind) or _of_dataclass(kind)
     if convert is not None:
         return convert(value)
-    if (names := _fields_of(cast(Any, type(value)))) is not None:
-        return {name: getattr(value, name) for name in names}
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, msgspec.Struct):
@@ -80,11 +80,15 @@ def _convert(value: object) -> object:
 
 
 @lru_cache(maxsize=1024)
-def _fields_of(kind: type) -> tuple[str, ...] | None:
-    """The fields of a dataclass, looked up once; None for anything else."""
+def _of_dataclass(kind: type) -> Callable[[Any], object] | None:
+    """What turns a dataclass into a dict of its fields, made once for each; None for anything else."""
     if not dataclasses.is_dataclass(kind) or issubclass(kind, Enum | msgspec.Struct):
         return None
-    return tuple(field.name for field in dataclasses.fields(kind))
+    names = tuple(field.name for field in dataclasses.fields(kind))
+    if len(names) < 2:
+        return lambda value: {name: getattr(value, name) for name in names}
+    values_of = attrgetter(*names)
+    return lambda value: dict(zip(names, values_of(value), strict=False))
 
 
 def _decimal(value: Any) -> str:
