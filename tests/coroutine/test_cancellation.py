@@ -109,8 +109,8 @@ def test_a_step_failed_says_what_is_known_and_is_fresh_each_time(kernel: Kernel,
             except StepFailed as error:
                 errors.append(error)
         assert errors[0] is not errors[1] and errors[0].args == errors[1].args
-        error = errors[0]
-        return [error.step_id, error.step_name, error.attempt, error.error, error.failure_type, error.non_retryable]
+        one = errors[0]
+        return [one.step_id, one.step_name, one.attempt, one.error, one.failure_type, one.non_retryable]
 
     world = World(kernel, flow, w)
     world.fail("work", "non-retryable step error: no", final=True, kind="shop.Declined")

@@ -321,7 +321,8 @@ def test_the_blocking_engine_runs_the_async_form() -> None:
 
 
 async def test_a_host_that_wraps_the_flow_is_asked_without_a_cache() -> None:
-    flow, w = counting(begun := [])
+    begun: list[str] = []
+    flow, w = counting(begun)
 
     class Host:
         """Knows the calls of the protocol and how steps run."""

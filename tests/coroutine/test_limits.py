@@ -47,7 +47,7 @@ def test_a_block_that_takes_longer_raises_the_builtin_timeout_error(kernel: Kern
 
 def test_a_timer_left_over_is_closed_and_its_id_numbered(kernel: Kernel, flow: Flow) -> None:
     @flow.workflow("w")
-    async def w(ctx: AsyncContext) -> str:
+    async def w(ctx: AsyncContext) -> Any:
         first = await ctx.wait_for(ctx.step(work_of(flow)), HOUR)
         second = await ctx.wait_for(ctx.step(work_of(flow)), HOUR)
         return first + second

@@ -25,6 +25,11 @@ def played(kernel: Kernel, program: Any, random: Random | None = None, *, drop: 
     return world
 
 
+def finish(world: World) -> None:
+    while not world.run.terminal:
+        step(world, None)
+
+
 def step(world: World, random: Random | None) -> None:
     """One thing happens: the oldest open item is resolved, or any."""
     still = world.open()
@@ -49,8 +54,7 @@ def test_from_every_prefix(kernel: Kernel, program: Any) -> None:
     plain = played(kernel, program)
     for world in plain.prefixes():
         world.ask()
-        while not world.run.terminal:
-            step(world, None)
+        finish(world)
         assert (world.status, world.output, world.error) == (plain.status, plain.output, plain.error)
 
 
@@ -86,8 +90,7 @@ def test_cancelled_at_every_sequence(kernel: Kernel, program: Any) -> None:
         if prefix.run.terminal:
             continue
         prefix.request("enough")
-        while not prefix.run.terminal:
-            step(prefix, None)
+        finish(prefix)
         assert prefix.status in ("cancelled", "failed")
         for again in prefix.prefixes():
             again.ask()

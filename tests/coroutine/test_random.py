@@ -74,8 +74,8 @@ async def one(ctx: AsyncContext, kind: str, value: Any) -> int:
             found = await ctx.gather(*(run(ctx, part) for part in value), return_exceptions=True)
             return sum(item for item in found if isinstance(item, int))
         case "race":
-            first = await ctx.race(*(run(ctx, part) for part in value), ctx.sleep(HOUR))
-            return first.result() or 0
+            winner = await ctx.race(*(run(ctx, part) for part in value), ctx.sleep(HOUR))
+            return winner.result() or 0
         case "completed":
             handles = [ctx.start(work, 1), ctx.start(run(ctx, value[0]))]
             return sum([handle.result() async for handle in ctx.as_completed(*handles)])
@@ -127,7 +127,10 @@ def happen(world: World, random: Random) -> None:
     if kind == "wait":
         world.fire(subject)
     elif kind == "hook":
-        random.choice([world.dispose, lambda hook: world.receive(hook, 1)])(subject)
+        if random.random() < 0.5:
+            world.dispose(subject)
+        else:
+            world.receive(subject, 1)
     elif random.random() < 0.2:
         world.fail(subject)
     else:

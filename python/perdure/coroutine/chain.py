@@ -78,6 +78,9 @@ class Chain:
     place: Place | None = None  # of its newest await
     waiting: Awaited | None = None
     pending: Signal | None = None
+    behind: list[Signal] = field(default_factory=list)
+    """Time limits that ran out before `pending` was raised: each limit is told of its own."""
+    fault: BaseException | None = None  # what the code that began this chain was handling
     deferred: list[Signal] = field(default_factory=list)
     told: Rank | None = None
     names: dict[str, int] = field(default_factory=dict)
@@ -128,16 +131,34 @@ class Chain:
         awaited = self.waiting
         if awaited is not None and awaited.interrupt(self, signal):
             return
-        if self.pending is None or signal.rank > self.pending.rank:
-            self.pending = signal
+        self.put(signal)
         if awaited is not None:
             self.wake()
 
+    def put(self, signal: Signal) -> None:
+        """Raised at the next await. Of two the higher wins; only a time limit is not lost by that."""
+        held = self.pending
+        if held is None:
+            self.pending = signal
+            return
+        if signal.rank > held.rank:
+            self.pending, signal = signal, held
+        if signal.rank is Rank.TIMEOUT:
+            self.behind.append(signal)
+
     def raise_pending(self) -> None:
         """Raises what was delivered and not raised yet."""
-        signal, self.pending = self.pending, None
+        signal = self.pending
         if signal is not None:
+            self.pending = self.behind.pop(0) if self.behind else None
             raise signal.error
+
+    def shelter(self, shield: Shield) -> None:
+        """A clean-up block begins: what was not raised yet is raised when it ends."""
+        self.shields.append(shield)
+        if self.pending is not None:
+            self.deferred += (self.pending, *self.behind)
+            self.pending, self.behind = None, []
 
     def lower(self, shield: Shield) -> None:
         """A clean-up block ended: what only it kept off is delivered."""
@@ -145,11 +166,13 @@ class Chain:
         free = [signal for signal in self.deferred if not self._is_shielded(signal)]
         self.deferred = [signal for signal in self.deferred if self._is_shielded(signal)]
         for signal in sorted(free, key=lambda signal: -signal.rank):
-            if not self.done:
+            late = signal.rank is Rank.BRANCH and self.told is Rank.REQUEST
+            if not self.done and not late:
                 self._deliver(signal)
 
     def forget(self, owner: object) -> None:
         """Drops the signals of a time limit whose block has ended."""
+        self.behind = [signal for signal in self.behind if signal.owner is not owner]
         if self.pending is not None and self.pending.owner is owner:
-            self.pending = None
+            self.pending = self.behind.pop(0) if self.behind else None
         self.deferred = [signal for signal in self.deferred if signal.owner is not owner]

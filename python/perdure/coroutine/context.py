@@ -64,7 +64,7 @@ class AsyncContext:
     @property
     def input(self) -> Any:
         """The run's input as plain JSON values; parameters of the workflow function get it by their types."""
-        return decode(self._replay.reads.input)
+        return None if self._replay.dead else decode(self._replay.reads.input)
 
     @property
     def live(self) -> bool:
@@ -95,12 +95,16 @@ class AsyncContext:
 
     def random(self) -> Random:
         """A source of random numbers that a replay finds again; each call gives another one."""
+        if self._replay.absent():
+            return Random(0)
         chain = self._replay.current_chain()
         chain.randoms += 1
         return Random(self._digest(b"perdure.random.v1", chain.path, chain.randoms - 1))
 
     def uuid(self) -> UUID:
         """A UUID that a replay finds again; each call gives another one."""
+        if self._replay.absent():
+            return UUID(int=0)
         chain = self._replay.current_chain()
         chain.uuids += 1
         return UUID(bytes=self._digest(b"perdure.uuid.v1", chain.path, chain.uuids - 1)[:16], version=4)
@@ -124,6 +128,7 @@ class AsyncContext:
         """
         if not isinstance(step, Step):
             hint = "; write ctx.step(charge, order), without calling it" if hasattr(step, "__await__") else ""
+            hint = f"; a step known by name is flow.ref({step!r})" if isinstance(step, str) else hint
             raise TypeError(f"ctx.step takes a step decorated with @flow.step, not {type(step).__name__}{hint}")
         frame = sys._getframe(1)
         replay = self._replay
@@ -187,6 +192,8 @@ class AsyncContext:
             """Sleeps until a point in time, the same one on every replay: an aware datetime, RFC 3339 text or
             `Instant`."""
 
+        @overload
+        async def gather(self) -> tuple[()]: ...
         @overload
         async def gather(self, a: Awaitable[A], /) -> tuple[A]: ...
         @overload

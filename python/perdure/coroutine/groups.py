@@ -16,7 +16,7 @@ from perdure.coroutine.signals import BranchCancelled, WorkflowCancelled, is_bug
 if TYPE_CHECKING:
     from perdure.coroutine.replay import Replay
 
-__all__ = ["AsCompleted", "Gather", "Group", "Race", "close_unstarted"]
+__all__ = ["AsCompleted", "Gather", "Group", "Race", "close_unstarted", "pass_over"]
 
 T = TypeVar("T")
 
@@ -52,7 +52,7 @@ class Group(Generic[T]):
         try:
             chain = replay.enter(place_of(sys._getframe(1)))
         except BaseException:
-            close_unstarted(self._members)
+            pass_over(replay, self._members)
             raise
         self._begin(chain)
         while not self._finished:
@@ -123,8 +123,8 @@ class Group(Generic[T]):
         """What the await gives, or raises why the group ended."""
         error, signal, chain = self._error, self._signal, self._parent
         if error is not None and (signal is None or is_bug(error)):
-            if signal is not None and chain is not None and chain.pending is None:
-                chain.pending = signal  # a fault of the code comes first; the signal is raised at the next await
+            if signal is not None and chain is not None:
+                chain.put(signal)  # a fault of the code comes first; the signal is raised at the next await
             raise error
         if signal is not None:
             raise signal.error
@@ -139,11 +139,10 @@ class Group(Generic[T]):
         """The blocked parent is to get this signal: the group ends its chains first and raises it then. A group that
         already ends keeps its reason, but for the request; then the parent gets the signal at its next await."""
         if self._ends() and signal.rank is not Rank.REQUEST:
-            if chain.pending is None or signal.rank > chain.pending.rank:
-                chain.pending = signal
+            chain.put(signal)
             return True
         self._signal = signal
-        self._end_chains()
+        self._end_chains(signal.error.__cause__ if signal.rank is Rank.BRANCH else None)
         self._check_finished()
         return True
 
@@ -243,7 +242,7 @@ class AsCompleted(AsyncIterator[Handle[T]], Generic[T]):
         self._handles = list(dict.fromkeys(handles))
         self._left = len(self._handles)
         self._ready: deque[Handle[T]] = deque(sorted((h for h in self._handles if h.done()), key=lambda h: h.order))
-        self._chain: Chain | None = None
+        self._waiting: dict[Chain, None] = {}
         listener = _Listener(self)
         for handle in self._handles:
             handle.seen = True
@@ -265,13 +264,18 @@ class AsCompleted(AsyncIterator[Handle[T]], Generic[T]):
         return "the next of " + ", ".join(handle.describe() for handle in self._handles if not handle.done())
 
     def interrupt(self, chain: Chain, signal: Signal) -> bool:
-        self._chain = None
+        self._waiting.pop(chain, None)
         return False
 
     def resolved(self, handle: Handle[T]) -> None:
         self._ready.append(handle)
-        chain, self._chain = self._chain, None
+        self._wake_one()
+
+    def _wake_one(self) -> None:
+        """Several chains may share the iterator; the one that waits longest is next."""
+        chain = next(iter(self._waiting), None)
         if chain is not None:
+            del self._waiting[chain]
             chain.wake()
 
     def next(self, place: Place) -> Generator[Any, Any, Handle[T]]:
@@ -280,13 +284,20 @@ class AsCompleted(AsyncIterator[Handle[T]], Generic[T]):
             yield from replay.refuse()
         chain = replay.enter(place)
         while not self._ready:
-            self._chain, chain.waiting = chain, self
+            if not self._left:
+                self._wake_one()
+                raise StopAsyncIteration
+            self._waiting[chain], chain.waiting = None, self
             yield WAITING
             if replay.over:
                 raise GeneratorExit
             if chain.pending is not None:
+                if self._ready:
+                    self._wake_one()
                 chain.raise_pending()
         self._left -= 1
+        if not self._left:
+            self._wake_one()
         return self._ready.popleft()
 
 
@@ -315,6 +326,14 @@ def _unwatch(handles: tuple[weakref.ref[Handle[Any]], ...], listener: _Listener)
         handle = reference()
         if handle is not None:
             handle.unwatch(listener)
+
+
+def pass_over(replay: Replay, members: Iterable[Any]) -> None:
+    """These were to be awaited, and a signal that was due came first: they never begin, and nobody forgot them."""
+    close_unstarted(members)
+    for member in members:
+        if type(member).__hash__ is not None:  # of an awaitable of the user's own
+            replay.idle.pop(member, None)
 
 
 def close_unstarted(members: Iterable[Any]) -> None:

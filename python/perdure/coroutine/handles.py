@@ -61,7 +61,11 @@ class Handle(Generic[T]):
         replay = self._replay
         if replay.over:
             yield from replay.refuse()
-        chain = replay.enter(place_of(sys._getframe(1)))
+        try:
+            chain = replay.enter(place_of(sys._getframe(1)))
+        except BaseException:
+            replay.idle.pop(self, None)  # it was awaited, and a signal that was due came first
+            raise
         self.open(chain)
         self.seen = True
         return (yield from self.wait(chain))
@@ -224,7 +228,11 @@ class StepHandle(WorkHandle[T]):
         if replay.over:
             yield from replay.refuse()
         frame = sys._getframe(1)
-        chain = replay.enter((frame.f_code, frame.f_lasti))
+        try:
+            chain = replay.enter((frame.f_code, frame.f_lasti))
+        except BaseException:
+            replay.idle.pop(self, None)
+            raise
         self.seen = True  # from here on the same as any handle, but for the short way
         if not self.opened:
             if replay.ready:

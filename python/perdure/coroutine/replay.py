@@ -11,6 +11,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from contextvars import Context, copy_context
+from threading import get_ident
 from typing import Any, Final, Protocol, TypeVar
 
 from perdure.commands import Member, RuntimeCommand
@@ -79,7 +80,8 @@ class Replay:
         self._current: Chain | None = None
         self._fatal: BaseException | None = None
         self._broken = False
-        self._dead = False
+        self._thread = 0
+        self.dead = False  # its code is being closed
         self._closing_awaits: bool | None = None  # while code runs that must not await: whether it did
         self._refusals = 0
         self._order = 0
@@ -101,7 +103,7 @@ class Replay:
     def ask(self, reads: Reads) -> RuntimeCommand:
         """Feeds the code what is new in `reads` and gives its next command. Raises what ends the pass; then this object
         is of no use any more and must be closed."""
-        self.reads = reads
+        self.reads, self._thread = reads, get_ident()
         self.outer_error = sys.exc_info()[1]
         with trapped(self._generators, self._finalised, self._error_of_loop):
             self._walk()
@@ -204,7 +206,7 @@ class Replay:
             self._broken = True  # a fault of the code compensates nothing: no other chain goes on
             return
         for open_chain in self._innermost_first():
-            open_chain.interrupt(Signal(Rank.BRANCH, BranchCancelled("the workflow has returned")))
+            open_chain.interrupt(_returned())
 
     def _innermost_first(self) -> list[Chain]:
         return sorted(self.chains, key=lambda chain: -chain.depth)
@@ -280,7 +282,7 @@ class Replay:
 
     def current_chain(self) -> Chain:
         """The chain that is running. Raises `RuntimeError` outside of a pass."""
-        if self._current is None:
+        if self._current is None or get_ident() != self._thread:
             raise self._outside()
         return self._current
 
@@ -292,7 +294,7 @@ class Replay:
         Raises `RuntimeError` for other code than the workflow's."""
         if not self.over:
             return False
-        ending = self._dead or self._fatal is not None or self._closing_awaits is not None
+        ending = self.dead or self._fatal is not None or self._closing_awaits is not None
         if not ending and not any(getattr(chain.coroutine, "cr_running", False) for chain in self.chains):
             raise self._outside()
         return True
@@ -340,12 +342,14 @@ class Replay:
         chain = self.current_chain()
         handle = self._chain(coroutine, chain, f"{chain.next_group()}1/", place)
         handle.started = True
+        if self.main is not None and self.main.done and handle.chain is not None:  # nobody would end it otherwise
+            handle.chain.interrupt(_returned())
         return handle
 
     def _chain(self, coroutine: Coroutine[Any, Any, Any], parent: Chain, path: str, place: Place) -> ChainHandle[Any]:
         handle: ChainHandle[Any] = ChainHandle(self, place)
         chain = Chain(self, coroutine, copy_context(), path, parent.depth + 1, handle, list(parent.shields))
-        chain.place = place
+        chain.place, chain.fault = place, self.fault_at(parent)
         handle.chain = chain
         self.chains[chain] = None
         self.ready.append(chain)
@@ -414,7 +418,7 @@ class Replay:
     def first_resolved(self, refs: Sequence[tuple[str, str]]) -> tuple[str, str] | None:
         if wrong := [kind for kind, _ in refs if kind not in _KINDS]:
             raise ValueError(f"first_resolved knows the kinds 'step', 'wait' and 'hook', not {wrong[0]!r}")
-        found = self.reads.first_resolved(refs)
+        found = None if self.dead else self.reads.first_resolved(refs)
         return None if found is None or found[2] > self._position else (found[0], found[1])
 
     # -- faults --------------------------------------------------------------------------------------------------
@@ -422,6 +426,16 @@ class Replay:
     def is_fault(self, error: BaseException) -> bool:
         """Whether this is neither ours nor listed in `fails_on` (R39)."""
         return is_bug(error) and not isinstance(error, self.program.fails_on)
+
+    def fault_at(self, chain: Chain) -> BaseException | None:
+        """The fault that is being handled right now: by the running code of this chain, or by what began the chain.
+        Whoever drives may be handling something, too; that is not the workflow's."""
+        active = sys.exc_info()[1]
+        if isinstance(active, BranchCancelled) and active.__cause__ is not None:
+            active = active.__cause__  # what ended the group: a fault of one branch compensates nothing in another
+        if active is not None and active is not self.outer_error and self.is_fault(active):
+            return active
+        return chain.fault
 
     def raised(self, error: BaseException) -> WorkflowRaised:
         """What the engine says of an exception that ends no run."""
@@ -515,12 +529,17 @@ class Replay:
 
     def close(self) -> None:
         """Ends what is left, so that nothing of it runs later (R63)."""
-        self.over, self._dead, self._fatal, self._refusals = True, True, None, 0
+        self.over, self.dead, self._fatal, self._refusals = True, True, None, 0
         with trapped(self._generators, self._finalised, self._error_of_loop):
             close_chains(self._innermost_first(), self.run_id)
             close_generators(self, list(self._generators))
         for call in self.idle:
             call.forget()
+        self.dead = False
         self.idle.clear()
         self.chains.clear()
         self.ready.clear()
+
+
+def _returned() -> Signal:
+    return Signal(Rank.BRANCH, BranchCancelled("the workflow has returned"))

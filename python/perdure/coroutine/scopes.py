@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from perdure.coroutine.chain import Chain, Rank, Shield, Signal
-from perdure.coroutine.groups import close_unstarted
+from perdure.coroutine.groups import close_unstarted, pass_over
 from perdure.coroutine.handles import Handle, WaitHandle
 from perdure.coroutine.places import Place, place_of
 from perdure.coroutine.signals import BranchCancelled
@@ -37,13 +37,11 @@ class Cleanup:
         replay = self._replay
         if replay.absent():
             return
-        active = sys.exc_info()[1]
-        if isinstance(active, BranchCancelled) and active.__cause__ is not None:
-            active = active.__cause__  # what ended the group: a fault of one branch compensates nothing in another
-        if active is not None and active is not replay.outer_error and replay.is_fault(active):
-            raise replay.end_pass(replay.raised(active))
         self._chain = chain = replay.current_chain()
-        chain.shields.append(self._shield)
+        fault = replay.fault_at(chain)
+        if fault is not None:
+            raise replay.end_pass(replay.raised(fault))
+        chain.shelter(self._shield)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
@@ -119,7 +117,7 @@ class Limited(Generic[T]):
                 yield from replay.refuse()
             replay.enter(place_of(sys._getframe(1)))
         except BaseException:
-            self.forget()
+            pass_over(replay, [self._awaitable])
             raise
         return (yield from self._inside().__await__())
 
