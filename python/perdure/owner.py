@@ -10,7 +10,7 @@ from typing import Final
 
 import orjson
 
-__all__ = ["is_dead", "make_owner", "process_of"]
+__all__ = ["is_dead", "make_owner", "pid_of", "process_of"]
 
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 _NAMESPACE: Final = "/proc/self/ns/pid"
@@ -39,6 +39,12 @@ def is_dead(owner: str) -> bool:
         return _started(pid) != started or _has_ended(pid)
     except OSError:  # hidden, or no /proc here: not provable
         return False
+
+
+def pid_of(owner: str) -> int | None:
+    """The pid of an owner of my boot and namespace, whether or not it still lives; None for one of elsewhere."""
+    process = _process_here(owner)
+    return None if process is None else process[0]
 
 
 def process_of(owner: str) -> int | None:
@@ -108,5 +114,19 @@ def _started(pid: int) -> str | None:
     try:
         stat = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
     except (FileNotFoundError, ProcessLookupError):
+        if _is_hidden(pid):
+            raise
         return None
     return stat.rpartition(")")[2].split()[_START_FIELD]
+
+
+def _is_hidden(pid: int) -> bool:
+    """Whether there is such a process all the same: under the mount option `hidepid` /proc shows those of other users to
+    nobody."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True

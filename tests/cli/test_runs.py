@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
@@ -23,6 +24,7 @@ from perdure import (
     WorkflowSpec,
 )
 from perdure.cli.app import run
+from perdure.owner import make_owner
 from perdure.stores import FlowEventStore, open_store
 
 TOKEN = "canary-of-the-command-line"
@@ -183,6 +185,17 @@ def test_show_tells_all_of_a_run_but_its_tokens(address: str, tell: Tell, capsys
     assert TOKEN not in table
     assert len(max(table.splitlines(), key=len)) < len(DECLINED)  # long errors are cut; --json has them whole
     assert found["steps"]["ship"]["error"] == f"runtime error: {DECLINED}"
+
+
+def test_show_says_which_process_drives_a_run(address: str, tell: Tell, capsys: pytest.CaptureFixture[str]) -> None:
+    hold(address, "stuck")
+    in_store(address, lambda store: store.claim_held(make_owner(), 1, build="b1", ttl_ns=10**12))
+    opened = len(list(Path("/proc/self/fd").iterdir()))
+    (found,) = tell("show", "stuck")
+    assert (found["lease"]["live"], found["lease"]["process"]) == (True, os.getpid())
+    assert run(["show", "stuck"]) == 0
+    assert f"epoch {found['lease']['epoch']}, process {os.getpid()}" in capsys.readouterr().out
+    assert len(list(Path("/proc/self/fd").iterdir())) == opened
 
 
 def test_tokens_are_shown_when_they_are_asked_for(address: str, tell: Tell) -> None:

@@ -145,6 +145,45 @@ async def test_an_owner_of_here_whose_process_is_gone(kernel_name: KernelName) -
             assert (await engine.drive(run_id)).status == "completed"
 
 
+HIDING = """
+import sys
+from pathlib import Path
+from perdure.owner import is_dead
+
+owner, pid, mounted = sys.argv[1:]
+if not mounted:  # where no mount is allowed
+    read, hidden = Path.read_text, Path(f"/proc/{pid}/stat")
+
+    def read_text(path, *given):
+        if path == hidden:
+            raise FileNotFoundError(hidden)
+        return read(path, *given)
+
+    Path.read_text = read_text
+assert not Path(f"/proc/{pid}/stat").exists() or not mounted
+print(is_dead(owner))
+"""
+
+
+def test_a_process_that_proc_does_not_show_is_not_dead() -> None:
+    """R2: under `hidepid` /proc has no entry of another user's process, which lives all the same; and of one that is gone."""
+    import perdure
+
+    environment = os.environ | {"PYTHONPATH": str(Path(perdure.__file__).parents[1])}
+    owner = make_owner()
+    hide = [*("sh", "-c"), 'mount -t tmpfs tmpfs "/proc/$0" && exec "$@"', str(os.getpid())]
+    asked = [sys.executable, "-c", HIDING, owner, str(os.getpid())]
+    for command in (["unshare", "--mount"], ["unshare", "--user", "--map-root-user", "--mount"]):
+        done = subprocess.run(
+            [*command, *hide, *asked, "mounted"], env=environment, capture_output=True, text=True, check=False
+        )
+        if done.returncode == 0:
+            break
+    else:
+        done = subprocess.run([*asked, ""], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n", done.stderr
+
+
 # -- time passes ---------------------------------------------------------------------------------------------------------------
 
 

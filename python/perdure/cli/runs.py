@@ -29,7 +29,7 @@ from perdure.engine import FlowEngine
 from perdure.envelope import Envelope
 from perdure.flow import Flow
 from perdure.instant import Instant
-from perdure.owner import process_of
+from perdure.owner import pid_of
 from perdure.snapshot import WorkflowRunSnapshot
 from perdure.stores.base import LeaseState, RunFilter, RunRecord, RunSummary
 
@@ -194,7 +194,7 @@ def _facts(snapshot: WorkflowRunSnapshot, lease: LeaseState) -> list[tuple[str, 
     if snapshot.error is not None:
         facts.append(("error", _short(snapshot.error)))
     if lease.live:
-        pid = None if lease.owner is None else process_of(lease.owner)
+        pid = None if lease.owner is None else pid_of(lease.owner)
         facts.append(("driven by", f"epoch {lease.epoch}" + (f", process {pid}" if pid else "")))
     if lease.failures:
         facts.append(("failed drives", lease.failures))
@@ -207,7 +207,7 @@ def _lease(lease: LeaseState) -> dict[str, object]:
     return {
         "live": lease.live,
         "epoch": lease.epoch,
-        "process": None if lease.owner is None else process_of(lease.owner),
+        "process": None if lease.owner is None else pid_of(lease.owner),
         "failures": lease.failures,
         "not_before": _time(lease.not_before),
         "hold": None if lease.hold is None else _hold(lease.hold),
