@@ -6,8 +6,16 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
-from perdure import Flow, HookMetadata, RetryPolicy, RuntimeCommand, StepContext, WorkflowContext
-from perdure.commands import ScheduleStep
+from perdure import (
+    AsyncContext,
+    Flow,
+    HookMetadata,
+    RetryPolicy,
+    RuntimeCommand,
+    StepContext,
+    WorkflowCancelled,
+    WorkflowContext,
+)
 from perdure.demo.ledger import Ledger
 
 __all__ = [
@@ -88,18 +96,17 @@ def release(order: Order, step: StepContext) -> None:
 
 
 @flow.workflow("order-with-card", version="1")
-def order_with_card(ctx: WorkflowContext) -> RuntimeCommand:
+async def order_with_card(ctx: AsyncContext, order: Order) -> str:
     """Charge, with patience; then two steps side by side."""
-    if not ctx.step_completed("charge"):
-        return ctx.schedule_step("charge", charge, ctx.input, retry=PATIENT)
-    if not (ctx.step_completed("reserve") and ctx.step_completed("invoice")):
-        return ctx.schedule_steps([ctx.step("reserve", reserve, ctx.input), ctx.step("invoice", invoice, ctx.input)])
-    return ctx.complete(ctx.step_output("charge"))
+    receipt = await ctx.step(charge.options(retry=PATIENT), order)
+    await ctx.gather(ctx.step(reserve, order), ctx.step(invoice, order))
+    return receipt
 
 
 @flow.workflow("order-with-approval", version="1")
 def order_with_approval(ctx: WorkflowContext) -> RuntimeCommand:
-    """Wait for a person and remind them once; whatever is resolved first decides, on every replay alike."""
+    """Wait for a person and remind them once; whatever is resolved first decides, on every replay alike. This one is in the
+    command form: a pure function that is asked again after whatever happens."""
     order, token = ctx.input["order"], ctx.input["token"]
     first = ctx.first_resolved(("hook", "approval"), ("wait", "patience"))
     if first is None:
@@ -119,21 +126,16 @@ def order_with_approval(ctx: WorkflowContext) -> RuntimeCommand:
 
 
 @flow.workflow("order-with-pickup", version="1")
-def order_with_pickup(ctx: WorkflowContext) -> RuntimeCommand:
+async def order_with_pickup(ctx: AsyncContext, order: Order) -> str:
     """Reserve, charge, wait for the customer; if the order is cancelled, take back what was done."""
-    if ctx.cancellation_request() is not None:
-        undo = _undo(ctx)
-        return ctx.schedule_steps(undo) if undo else ctx.cancel()
-    if not ctx.step_completed("reserve"):
-        return ctx.schedule_step("reserve", reserve, ctx.input)
-    if not ctx.step_completed("charge"):
-        return ctx.schedule_step("charge", charge, ctx.input)
-    if not ctx.wait_completed("pickup"):
-        return ctx.wait_for("pickup", GIVE_UP_AFTER)
-    return ctx.complete("picked up")
-
-
-def _undo(ctx: WorkflowContext) -> list[ScheduleStep]:
-    """The clean-up that is still owed, under ids of its own."""
-    owed = {"charge": ctx.step("refund", refund, ctx.input), "reserve": ctx.step("release", release, ctx.input)}
-    return [step for done, step in owed.items() if ctx.step_completed(done) and not ctx.step_completed(step.step_id)]
+    await ctx.step(reserve, order)
+    undo = [release]
+    try:
+        await ctx.step(charge, order)
+        undo.append(refund)
+        await ctx.sleep(GIVE_UP_AFTER, id="pickup")
+    except WorkflowCancelled:
+        async with ctx.cleanup():
+            await ctx.gather(*(ctx.step(step, order) for step in undo))
+        raise
+    return "picked up"
