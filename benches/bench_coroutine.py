@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import tracemalloc
 from collections.abc import Generator
 from dataclasses import dataclass
@@ -157,12 +158,14 @@ def bench_suspended(kernels: dict[str, Kernel], measure: Measure) -> None:
         "suspend an async run at its first step", "rust", lambda: kept.append(Drive(kernels["rust"], 2)), rounds=count
     )
     kept.clear()
+    gc.collect()
     tracemalloc.start(1)
     before = tracemalloc.get_traced_memory()[0]
     kept += [Drive(kernels["rust"], 2) for _ in range(count)]
     warm = tracemalloc.get_traced_memory()[0]
     for drive in kept:
         drive.kept.close()
+    gc.collect()
     evicted = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
     text = f"a suspended run, bytes: warm {(warm - before) // count}, of that its coroutine {(warm - evicted) // count}"
