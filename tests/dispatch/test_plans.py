@@ -23,7 +23,7 @@ async def test_sqlite_reads_the_index_of_claims_and_the_wakeups_of_each_run(tmp_
     await SqliteEventStore(file, clock).close()
     fill_sqlite(file, RUNS, clock.ns, DUE)
     with sqlite3.connect(file) as database:
-        values = (due_key(clock.ns), bound(clock.ns), *START, 1000)
+        values = (due_key(clock.ns), due_key(clock.ns), bound(clock.ns), *START, 1000)
         plan = [row[3] for row in database.execute(f"EXPLAIN QUERY PLAN {SQLITE_ROWS}", values)]
         assert plan[0].startswith("SEARCH r USING INDEX flow_runs_by_claim")
         found = [line for line in plan if "SEARCH w" in line]

@@ -226,6 +226,27 @@ def test_a_closed_store_says_so(path: Path) -> None:
     asyncio.run(test())
 
 
+def test_a_text_that_no_file_can_hold_is_refused_by_name(path: Path) -> None:
+    async def test() -> None:
+        store = SqliteEventStore(path)
+        story = Story(PURE, "r")
+        await story.write(store, created())
+        wrong = "\ud800"
+        for call in (
+            store.history(wrong),
+            store.lease(wrong),
+            store.runs(RunFilter(name=wrong)),
+            store.set_hold("r", wrong, expected_sequence=1),
+            store.renew("me", [(wrong, 1)], ttl_ns=1),
+        ):
+            with pytest.raises(StoreError, match="lone surrogates"):
+                await call
+        await story.write(store, started())  # nothing was left open
+        await store.close()
+
+    asyncio.run(test())
+
+
 # tables ------------------------------------------------------------------------------------------------------
 
 
@@ -236,7 +257,7 @@ def test_a_closed_store_says_so(path: Path) -> None:
         (NEXT, (), "SCAN w USING COVERING INDEX flow_wakeups_by_due"),
         (TOKEN, (bytes(32),), "SEARCH flow_hooks USING PRIMARY KEY"),
         (HOOKS, (), "SCAN flow_hooks USING COVERING INDEX flow_hooks_by_run"),
-        (HISTORY, ("r", 3), "SEARCH flow_commits USING INDEX sqlite_autoindex_flow_commits_1"),
+        (HISTORY, ("r", "r", 3), "SEARCH flow_commits USING INDEX sqlite_autoindex_flow_commits_1"),
         (RUN_IDS, (), "SCAN flow_runs"),
         (*listing(RunFilter(), "r", 10), "SEARCH flow_runs USING PRIMARY KEY"),
         (*listing(RunFilter(status=("running",)), "r", 10), "SEARCH flow_runs USING INDEX flow_runs_by_status"),
@@ -262,7 +283,11 @@ def test_a_closed_store_says_so(path: Path) -> None:
             )
         ),
         (SQLITE_LATER, (START,), "SEARCH flow_runs USING INDEX flow_runs_by_claim (claim_at>?)"),
-        (SQLITE_ROWS, (START, START, -1, "", 5), "SEARCH r USING INDEX flow_runs_by_claim ((claim_at,run_id)>(?,?)"),
+        (
+            SQLITE_ROWS,
+            (START, START, START, -1, "", 5),
+            "SEARCH r USING INDEX flow_runs_by_claim ((claim_at,run_id)>(?,?)",
+        ),
         (OWNED, ("me",), "SEARCH flow_runs USING COVERING INDEX flow_runs_by_owner"),
         (EARLIEST, ("r",), "SEARCH flow_wakeups USING PRIMARY KEY (run_id=?)"),
         (STEADY, ("x",) * 11, "SEARCH flow_runs USING PRIMARY KEY (run_id=?)"),

@@ -266,6 +266,32 @@ def test_two_names_of_a_file_have_one_turnstile(path: Path, tmp_path: Path) -> N
     assert not Path(f"{link}.gate").exists()
 
 
+@pytest.mark.parametrize("seconds", [0, 10])
+def test_a_lock_that_cannot_be_had_is_said_and_keeps_nobody_out(
+    path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    asyncio.run(SqliteEventStore(path).close())
+    holder, broken, third = Turnstile(str(path)), Turnstile(str(path)), Turnstile(str(path))
+    if seconds:
+        assert holder.take(0)  # so that a thread has to wait
+
+    def failing(*, wait: bool) -> bool:
+        raise StoreError("no locks are left")
+
+    monkeypatch.setattr(broken._writer, "lock", failing)
+    with pytest.raises(StoreError, match="no locks are left"):
+        broken.take(seconds)
+    if seconds:
+        holder.release()
+    assert third.take(10)
+    third.release()
+    monkeypatch.undo()
+    assert broken.take(10)
+    broken.release()
+    for turns in (holder, broken, third):
+        turns.close()
+
+
 # forks -----------------------------------------------------------------------------------------------------------
 
 FORK = """
@@ -305,7 +331,9 @@ def test_a_fork_must_open_the_file_itself(path: Path) -> None:
         for call in (store.commit([append("b")]), store.run_ids(), store.renew("me", [("a", 1)], ttl_ns=1)):
             with pytest.raises(StoreError, match="before this process was forked"):
                 await call
+        await asyncio.wait_for(store.close(), 10)  # leaves alone what is the parent's
         store._process -= 1
+        assert await store.run_ids() == ["a"]
         await store.close()
 
     asyncio.run(test())

@@ -401,8 +401,9 @@ class FlowEventStore(Protocol):
         direction and however far, go together or stay; one that is missing, held by a retention hold or
         left out by `filter` keeps them all.
 
-        Up to `batch` runs go in a transaction, those of a larger component in several, and `progress` is told after each. A prune that was cut short is finished by
-        the next one. Raises `RunNotFound` for an id that `filter` names and that never was, before anything is deleted."""
+        Up to `batch` runs go in a transaction, those of a larger component in several, and `progress` is told after
+        each. A prune that was cut short is finished by the next one. Raises `RunNotFound` for an id that `filter`
+        names and that never was, before anything is deleted."""
         ...
 
     async def tombstone(self, run_id: str) -> Tombstone | None:

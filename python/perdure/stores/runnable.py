@@ -46,11 +46,11 @@ class RunnableRow(NamedTuple):
 # for each run again. A plus in SQLite, an OFFSET in PostgreSQL keep it from that.
 SQLITE_ROWS: Final = """
 SELECT claim_at, run_id, build, last_sequence, owner IS NOT NULL OR not_before IS NOT NULL,
-    (SELECT count(*) FROM flow_wakeups AS w WHERE w.run_id = r.run_id AND w.kind = 0 AND +w.due_key <= ?1),
-    (SELECT count(*) FROM flow_wakeups AS w WHERE w.run_id = r.run_id AND w.kind = 2 AND +w.due_key <= ?1)
+    (SELECT count(*) FROM flow_wakeups AS w WHERE w.run_id = r.run_id AND w.kind = 0 AND +w.due_key <= ?),
+    (SELECT count(*) FROM flow_wakeups AS w WHERE w.run_id = r.run_id AND w.kind = 2 AND +w.due_key <= ?)
 FROM flow_runs AS r
-WHERE claim_at <= ?2 AND claim_at IS NOT NULL AND hold IS NULL AND (claim_at, run_id) > (?3, ?4)
-ORDER BY claim_at, run_id LIMIT ?5"""
+WHERE claim_at <= ? AND claim_at IS NOT NULL AND hold IS NULL AND (claim_at, run_id) > (?, ?)
+ORDER BY claim_at, run_id LIMIT ?"""
 SQLITE_LATER: Final = """
 SELECT claim_at FROM flow_runs WHERE claim_at > ? AND hold IS NULL ORDER BY claim_at, run_id LIMIT 1"""
 POSTGRES_ROWS: Final = """

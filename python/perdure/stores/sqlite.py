@@ -57,8 +57,8 @@ _LOOK_SECONDS: Final = 0.05
 
 HISTORY: Final = """
 SELECT first_sequence, lines FROM flow_commits
-WHERE run_id = ?1 AND first_sequence >= (
-    SELECT max(first_sequence) FROM flow_commits WHERE run_id = ?1 AND first_sequence <= max(?2, 0) + 1)
+WHERE run_id = ? AND first_sequence >= (
+    SELECT max(first_sequence) FROM flow_commits WHERE run_id = ? AND first_sequence <= max(?, 0) + 1)
 ORDER BY first_sequence"""
 _WAKEUP: Final = """
 SELECT w.run_id, w.kind, w.subject_id, w.due_key, r.build
@@ -135,7 +135,7 @@ class SqliteEventStore(SqliteRetention):
 
     async def history(self, run_id: str, after: int = 0) -> bytes:
         """As `FlowEventStore.history`."""
-        rows = await self._read(lambda connection: connection.execute(HISTORY, (run_id, after)).fetchall())
+        rows = await self._read(lambda connection: connection.execute(HISTORY, (run_id, run_id, after)).fetchall())
         if not rows:
             raise RunNotFound(run_id)
         first_sequence, lines = rows[0]
@@ -186,7 +186,8 @@ class SqliteEventStore(SqliteRetention):
     async def runnable(self, now: int, *, after: tuple[int, str] | None = None, limit: int = 1000) -> RunnablePage:
         """As `FlowEventStore.runnable`."""
         check_limit(limit)
-        values = (due_key(min(max(now, MIN_NS), MAX_NS)), bound(now), *(after or START), limit)
+        key = due_key(min(max(now, MIN_NS), MAX_NS))
+        values = (key, key, bound(now), *(after or START), limit)
         rows = await self._read(lambda connection: connection.execute(SQLITE_ROWS, values).fetchall())
         later = None
         if len(rows) < limit:
@@ -294,6 +295,8 @@ class SqliteEventStore(SqliteRetention):
 
     async def close(self) -> None:
         """As `FlowEventStore.close`. Later calls raise `StoreError`."""
+        if os.getpid() != self._process:
+            return  # no thread of the store came along that could; what is open is the parent's
         if self._closing is None:
             self._group.close()
             # Behind what is queued: there is one writing thread and it works in order.
@@ -355,6 +358,8 @@ class SqliteEventStore(SqliteRetention):
             return read()
         except sqlite3.Error as error:
             raise self._file.failure(error, "reading") from None
+        except UnicodeEncodeError:
+            raise self._file.no_text() from None
 
     def _with_reader(self, query: Callable[[sqlite3.Connection], T]) -> T:
         connection = self._reader()

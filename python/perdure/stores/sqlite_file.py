@@ -204,6 +204,10 @@ class SqliteFile:
             )
         return StoreError(f"{self} failed while {doing}: {error}")
 
+    def no_text(self) -> StoreError:
+        """The error to raise for a text that no file can hold."""
+        return StoreError(f"{self} cannot hold a value of this call; ids and names must be without lone surrogates")
+
     def _stranger(self) -> str:
         """Who holds SQLite's own write lock."""
         return holder_of(self._shared_memory, _WRITE_LOCK) or holder_of(self.path) or "another program holds it"

@@ -16,13 +16,13 @@ T = TypeVar("T")
 _PENDING: Final = "queue = ? AND (lease_id IS NULL OR due_at <= ?)"
 _HAS_DRIVE: Final = "SELECT 1 FROM flow_tasks WHERE queue = ? AND run_id = ? AND drives = 1"
 _PUT: Final = """
-INSERT INTO flow_tasks (queue, task_id, run_id, drives, task, enqueued_at, due_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?6)
+INSERT INTO flow_tasks (queue, task_id, run_id, drives, task, enqueued_at, due_at) VALUES (?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT DO NOTHING"""
 _NEXT: Final = "SELECT due_at FROM flow_tasks WHERE queue = ? ORDER BY due_at, position LIMIT 1"
 TAKE: Final = """
-UPDATE flow_tasks SET lease_id = ?1, due_at = ?2, leased_at = ?3, attempts = attempts + (lease_id IS NOT NULL)
+UPDATE flow_tasks SET lease_id = ?, due_at = ?, leased_at = ?, attempts = attempts + (lease_id IS NOT NULL)
 WHERE position = (
-    SELECT position FROM flow_tasks WHERE queue = ?4 AND due_at <= ?5 ORDER BY due_at, position LIMIT 1)
+    SELECT position FROM flow_tasks WHERE queue = ? AND due_at <= ? ORDER BY due_at, position LIMIT 1)
 RETURNING lease_id, task_id, task, attempts, nacks, enqueued_at * 1000, due_at * 1000"""
 _BEAT: Final = "UPDATE flow_tasks SET lease_id = ?, due_at = ?, leased_at = ? WHERE queue = ? AND lease_id = ?"
 _REMOVE: Final = "DELETE FROM flow_tasks WHERE queue = ? AND lease_id = ?"
@@ -34,15 +34,15 @@ UPDATE flow_tasks SET lease_id = NULL, leased_at = NULL, due_at = enqueued_at
 WHERE queue = ? AND lease_id IS NOT NULL AND leased_at <= ?"""
 _BURY: Final = """
 INSERT OR REPLACE INTO flow_task_dead_letters
-SELECT queue, lease_id, task_id, run_id, drives, task, ?1, attempts + ?2, enqueued_at, ?3 FROM flow_tasks
-WHERE queue = ?4 AND lease_id IS NOT NULL AND """
+SELECT queue, lease_id, task_id, run_id, drives, task, ?, attempts + ?, enqueued_at, ? FROM flow_tasks
+WHERE queue = ? AND lease_id IS NOT NULL AND """
 _DEAD: Final = """
 SELECT lease_id, task_id, task, run_id, reason, attempts, enqueued_at * 1000, dead_lettered_at * 1000
 FROM flow_task_dead_letters WHERE queue = ? AND (dead_lettered_at, lease_id) > (?, ?)
 ORDER BY dead_lettered_at, lease_id LIMIT ?"""
 _REDRIVE: Final = """
 INSERT INTO flow_tasks (queue, task_id, run_id, drives, task, enqueued_at, due_at)
-SELECT queue, ?1, run_id, drives, task, ?2, ?2 FROM flow_task_dead_letters WHERE queue = ?3 AND lease_id = ?4
+SELECT queue, ?, run_id, drives, task, ?, ? FROM flow_task_dead_letters WHERE queue = ? AND lease_id = ?
 ON CONFLICT DO NOTHING"""
 _DROP: Final = "DELETE FROM flow_task_dead_letters WHERE queue = ? AND lease_id = ?"
 
@@ -84,7 +84,7 @@ class SqliteTaskRows:
                 elif room is not None and room <= 0:
                     answers.append(None)
                 else:
-                    values = (queue, task.task_id, task.run_id, task.drives, task.task, at)
+                    values = (queue, task.task_id, task.run_id, task.drives, task.task, at, at)
                     answers.append(db.execute(_PUT, values).rowcount > 0)
                     room = None if room is None else room - bool(answers[-1])
             return answers
@@ -170,7 +170,7 @@ class SqliteTaskRows:
         """As `TaskRows.redrive`."""
 
         def work(db: sqlite3.Connection, now: int) -> bool:
-            db.execute(_REDRIVE, (task_id, now // 1000, queue, lease_id))
+            db.execute(_REDRIVE, (task_id, now // 1000, now // 1000, queue, lease_id))
             return db.execute(_DROP, (queue, lease_id)).rowcount > 0
 
         return await self._transact(work)

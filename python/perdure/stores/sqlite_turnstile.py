@@ -92,6 +92,7 @@ class Turnstile:
         self._waiting = False
         self._wanted = False
         self._ours = False
+        self._broken: StoreError | None = None
         self._closed = False
 
     def take(self, seconds: float) -> bool:
@@ -106,9 +107,12 @@ class Turnstile:
                 self._waiting = True
                 Thread(target=self._wait, name="perdure-sqlite-turnstile", daemon=True).start()
             self._wanted = True
-            came = self._state.wait_for(lambda: self._ours, seconds)
+            came = self._state.wait_for(lambda: self._ours or self._broken is not None, seconds)
             self._wanted = self._ours = False
-            return came
+            broken, self._broken = self._broken, None
+        if broken is not None:
+            raise StoreError(broken.detail)
+        return came
 
     def release(self) -> None:
         """Ends our turn."""
@@ -126,24 +130,29 @@ class Turnstile:
                 self._give_up()
 
     def _take_at_once(self) -> bool:
-        if not self._gate.lock(wait=False):
-            return False
-        ours = self._writer.lock(wait=False)
-        self._gate.unlock()
-        return ours
+        return self._gate.lock(wait=False) and self._through(wait=False)
+
+    def _through(self, *, wait: bool) -> bool:
+        """From the gate, which is ours, to the writer's lock; whether that is ours then. The gate is free again, come what
+        may: it would keep all others out for ever."""
+        try:
+            return self._writer.lock(wait=wait)
+        finally:
+            self._gate.unlock()
 
     def _wait(self) -> None:
+        broken: StoreError | None = None
         try:
             self._gate.lock(wait=True)
-            self._writer.lock(wait=True)
-            self._gate.unlock()
-        except StoreError:
-            with self._state:
-                self._waiting = False  # whoever waits hears that it took too long, and of the error the next time
-            raise
+            self._through(wait=True)
+        except StoreError as error:
+            broken = error
         with self._state:
             if self._closed:
                 self._give_up()
+            elif broken is not None:
+                self._broken = broken if self._wanted else None
+                self._state.notify()
             elif self._wanted:
                 self._ours = True
                 self._state.notify()
