@@ -14,6 +14,7 @@ from perdure import (
     Flow,
     FlowEngine,
     FlowWorker,
+    RuntimeBuildCompatibility,
     RuntimeCommand,
     StoreError,
     StoreUnavailable,
@@ -220,15 +221,40 @@ async def test_a_store_that_cannot_be_worked_with_ends_the_worker(
             await FlowWorker(engine).run_forever(signals=False)
 
 
-async def test_a_claim_that_a_cancelled_worker_waited_for_is_handed_back(store: FlowEventStore) -> None:
+@pytest.mark.parametrize("name", ["claim", "claim_held"])
+async def test_a_claim_that_a_cancelled_worker_waited_for_is_handed_back(store: FlowEventStore, name: str) -> None:
     counting: Any = CountingStore(store)
     claiming = asyncio.Event()
 
     async def claim(*args: Any, **named: Any) -> Any:
-        claimed = await store.claim(*args, **named)
+        claimed = await getattr(store, name)(*args, **named)
         claiming.set()
         await asyncio.sleep(0.05)  # the answer is on its way
         return claimed
+
+    setattr(counting, name, claim)
+    builds = RuntimeBuildCompatibility("b2", accept_unpinned=True)
+    async with FlowEngine(chain(1), counting, builds=builds) as engine:
+        await engine.submit("chain", run_id="r")
+        if name == "claim_held":
+            assert await store.set_hold("r", '{"builds":["b1"]}', expected_sequence=1)
+        task = asyncio.create_task(FlowWorker(engine).run_forever(signals=False))
+        await claiming.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        state = await store.lease("r")
+        assert (state.epoch, state.live, state.last_sequence) == (1, False, 1)
+
+
+async def test_a_cancelled_worker_ends_though_its_claim_fails(store: FlowEventStore) -> None:
+    counting: Any = CountingStore(store)
+    claiming = asyncio.Event()
+
+    async def claim(*args: Any, **named: Any) -> Any:
+        claiming.set()
+        await asyncio.sleep(0.01)
+        raise StoreUnavailable("away")
 
     counting.claim = claim
     async with FlowEngine(chain(1), counting) as engine:
@@ -238,5 +264,23 @@ async def test_a_claim_that_a_cancelled_worker_waited_for_is_handed_back(store: 
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        state = await store.lease("r")
-        assert (state.epoch, state.live, state.last_sequence) == (1, False, 1)
+
+
+@pytest.mark.parametrize("stops", [1, 2])
+async def test_what_the_first_claim_brings_after_the_end_was_told_goes_back(store: FlowEventStore, stops: int) -> None:
+    """Drives that are cut off before they began give their leases back, too."""
+    counting: Any = CountingStore(store)
+
+    async def claim(*args: Any, **named: Any) -> Any:
+        claimed = await store.claim(*args, **named)
+        for _ in range(stops):
+            worker.stop()
+        return claimed
+
+    counting.claim = claim
+    async with FlowEngine(chain(1), counting) as engine:
+        for _ in range(4):
+            await engine.submit("chain")
+        worker = FlowWorker(engine, drain_timeout=NO_TIME if stops == 1 else timedelta(hours=1))
+        await worker.run_forever(signals=False)
+    assert not [run for run in (await store.runs()).runs if (await store.lease(run.run_id)).live]

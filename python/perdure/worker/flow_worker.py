@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Final, Self
@@ -212,7 +213,7 @@ class FlowWorker:
             return self._poll
         # A run that a drive here has just released, and is yet to say why, is not claimed again meanwhile.
         besides = [*self._shunned.at(now), *self._drives.values()]
-        claimed = await self._held.claim(free, besides, now)
+        claimed = await self._granted(self._held.claim(free, besides, now)) if self._held.is_due(now) else []
         if not claimed:
             ahead = await self._ahead(besides)
             if ahead > 0:
@@ -247,17 +248,22 @@ class FlowWorker:
 
     async def _claim(self, k: int, besides: list[str]) -> list[Claimed]:
         workflows, builds, ttl_ns = self._wanted.workflows, self._wanted.builds, self.engine.leasing.ttl_ns
-        claiming = asyncio.ensure_future(
+        return await self._granted(
             self.engine.store.claim(
                 self.engine.owner, k, workflows=workflows, builds=builds, besides=besides, ttl_ns=ttl_ns
             )
         )
+
+    async def _granted(self, claim: Coroutine[Any, Any, list[Claimed]]) -> list[Claimed]:
+        """What a claim gives; of a worker that is cancelled meanwhile it is handed back."""
+        claiming = asyncio.ensure_future(claim)
         try:
             return await asyncio.shield(claiming)
         except asyncio.CancelledError:
             # What was asked for may be granted all the same, and nobody would drive it until it expires.
-            for run in await claiming:
-                await self._hand_back(run)
+            with suppress(StoreError):  # in whose place the cancellation is told of
+                for run in await claiming:
+                    await self._hand_back(run)
             raise
 
     def _bounded(self, seconds: float, now: float) -> float:
@@ -350,6 +356,8 @@ class FlowWorker:
         if self._drives:
             _log.warning("%d runs are cut off; other workers go on with them", len(self._drives))
         cut = list(self._drives)
+        if cut:
+            await asyncio.sleep(0)  # one that was cancelled before its first line would give nothing back
         for task in cut:
             task.cancel()
         if cut:

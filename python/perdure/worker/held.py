@@ -27,10 +27,14 @@ class HeldRuns:
         self.next_look: float | None = None if self._build is None else 0.0
         """When they are looked through again; None for never."""
 
+    def is_due(self, now: float) -> bool:
+        """Whether it is time to look."""
+        return self.next_look is not None and now >= self.next_look
+
     async def claim(self, k: int, besides: Collection[str], now: float) -> list[Claimed]:
         """Up to `k` held runs that no drive of this build has failed on, if it is time to look; there may be more if there
         are as many."""
-        if self._build is None or self.next_look is None or now < self.next_look:
+        if self._build is None or not self.is_due(now):
             return []
         wanted = self._wanted._replace(besides=besides)
         claimed: list[Claimed] = []
