@@ -18,6 +18,7 @@ from perdure.flow import FlowRuntime, WorkflowInvocation
 from perdure.keeping import KeptCoroutine
 from perdure.kernel import Reads
 from perdure.model import Envelope, WorkflowSpec
+from perdure.outcome import brief
 
 __all__ = ["RuntimeProgram", "spec_of"]
 
@@ -91,7 +92,7 @@ class RuntimeProgram:
 
     def _raised(self, error: BaseException) -> WorkflowRaised:
         spec = self._spec
-        return WorkflowRaised(self._run_id, spec.name, spec.version, _brief(error), where_raised(error))
+        return WorkflowRaised(self._run_id, spec.name, spec.version, brief(error), where_raised(error))
 
     def timeout_ms(self, step_name: str, step_id: str) -> int | None:
         """The declared time limit of a step. Raises `StepNotRegistered`."""
@@ -122,8 +123,3 @@ def where_raised(error: BaseException) -> str | None:
         return None
     last = frames[-1]
     return f"{last.filename}:{last.lineno} in {last.name}"
-
-
-def _brief(error: BaseException) -> str:
-    text = str(error)
-    return f"{type(error).__name__}: {text[:500]}" if text else type(error).__name__

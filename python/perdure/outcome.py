@@ -13,7 +13,7 @@ from perdure.errors import NonRetryable, RetryAfter, Serialization
 from perdure.payload import encode
 from perdure.wire import Part, ceil_ms, object_json
 
-__all__ = ["completed_outcome", "failure_outcome", "suggested_ms", "timeout_outcome"]
+__all__ = ["brief", "completed_outcome", "failure_outcome", "message_of", "suggested_ms", "timeout_outcome", "whole"]
 
 MAX_TRACEBACK_BYTES: Final = 32 * 1024
 _PACKAGE: Final = str(Path(__file__).parent)
@@ -32,11 +32,11 @@ def failure_outcome(error: BaseException, record_traceback: bool) -> bytes:
     """The outcome of an attempt that raised. With `record_traceback` it carries the failure's detail (R53)."""
     final = True
     if isinstance(error, NonRetryable):
-        text = f"non-retryable step error: {_message(error)}"
+        text = f"non-retryable step error: {message_of(error)}"
     elif isinstance(error, Serialization) and error.rule == "payload":
         text = f"serialization error: {error.detail}"
     else:
-        final, text = False, f"runtime error: {_message(error)}"
+        final, text = False, f"runtime error: {message_of(error)}"
     parts: list[Part] = [("type", b'"non_retryable"' if final else b'"failed"'), ("error", _text(text))]
     if isinstance(error, RetryAfter) and (delay_ms := suggested_ms(error.delay)) is not None:
         parts.append(("retry_after_ms", b"%d" % delay_ms))
@@ -61,12 +61,19 @@ def suggested_ms(delay: object) -> int | None:
     return delay if type(delay) is int else None
 
 
-def _message(error: BaseException) -> str:
+def message_of(error: BaseException) -> str:
+    """What it says, or the name of its class if that is blank or cannot be had (R53)."""
     try:
         text = str(error)
-    except Exception:  # noqa: BLE001 a step's own __str__ may raise anything; the attempt still has to be recorded
+    except Exception:  # noqa: BLE001 a user's own __str__ may raise anything; the failure still has to be recorded
         text = ""
     return text if text.strip() else type(error).__name__
+
+
+def brief(error: BaseException) -> str:
+    """Its class and the start of what it says, for messages."""
+    kind, text = type(error).__name__, message_of(error)
+    return kind if text == kind else f"{kind}: {text[:500]}"
 
 
 def _failure(error: BaseException) -> bytes:
@@ -74,7 +81,7 @@ def _failure(error: BaseException) -> bytes:
     return object_json(
         [
             ("type", _text(f"{kind.__module__}.{kind.__qualname__}")),
-            ("message", _text(_message(error))),
+            ("message", _text(message_of(error))),
             ("traceback", _text(_traceback(error))),
         ]
     )
@@ -83,7 +90,7 @@ def _failure(error: BaseException) -> bytes:
 def _traceback(error: BaseException) -> str:
     """The formatted traceback from the first frame outside this package; its end, if it is too long."""
     lines = traceback.format_exception(type(error), error, _user_frames(error.__traceback__))
-    data = _whole("".join(lines)).encode()
+    data = whole("".join(lines)).encode()
     return data[-MAX_TRACEBACK_BYTES:].decode("utf-8", "ignore")
 
 
@@ -95,10 +102,10 @@ def _user_frames(frames: TracebackType | None) -> TracebackType | None:
 
 
 def _text(text: str) -> bytes:
-    return encode(_whole(text))
+    return encode(whole(text))
 
 
-def _whole(text: str) -> str:
+def whole(text: str) -> str:
     """Surrogate pairs joined, unpaired ones replaced by U+FFFD."""
     if text.isascii():
         return text

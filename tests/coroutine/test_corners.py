@@ -10,7 +10,16 @@ from typing import Any
 import pytest
 
 from coroutine.world import World
-from perdure import AsyncContext, BranchCancelled, Flow, StepFailed, WorkflowCancelled, WorkflowRaised
+from perdure import (
+    AsyncContext,
+    BranchCancelled,
+    Flow,
+    Serialization,
+    StepFailed,
+    WorkflowCancelled,
+    WorkflowFailed,
+    WorkflowRaised,
+)
 from perdure.kernel import Kernel
 
 SECOND = timedelta(seconds=1)
@@ -332,3 +341,66 @@ def test_a_context_of_another_run_or_thread_is_told_so(kernel: Kernel, flow: Flo
         kept[0].uuid()
     World(kernel, flow, threaded, strict=False)
     assert len(refused) == 1
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise ValueError("it cannot be told")
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (WorkflowFailed("\ud83d\ude00 \ud800"), "\N{GRINNING FACE} \ufffd"),
+        (WorkflowFailed("  "), "WorkflowFailed"),
+        (Mute(), "Mute"),
+    ],
+)
+def test_a_text_that_cannot_be_stored_still_ends_the_run(
+    kernel: Kernel, flow: Flow, error: Exception, text: str
+) -> None:
+    @flow.workflow("w", fails_on=(Mute,))
+    async def w(ctx: AsyncContext) -> None:
+        raise error
+
+    world = World(kernel, flow, w)
+    assert (world.status, world.error) == ("failed", text)
+
+
+def test_a_fault_that_cannot_be_told_is_named_by_its_class(kernel: Kernel, flow: Flow) -> None:
+    @flow.workflow("w")
+    async def w(ctx: AsyncContext) -> None:
+        raise Mute
+
+    with pytest.raises(WorkflowRaised, match="raised Mute at"):
+        World(kernel, flow, w)
+
+
+def test_what_does_not_fit_its_type_names_the_step_or_hook(kernel: Kernel, flow: Flow) -> None:
+    work, _ = steps_of(flow)
+
+    @flow.workflow("w")
+    async def w(ctx: AsyncContext) -> None:
+        with pytest.raises(Serialization, match=r"the output of step 'work': \$: Expected `str`"):
+            await ctx.step(work)
+        with pytest.raises(Serialization, match=r"the payload of hook 'h': \$: Expected `int`"):
+            await ctx.hook(int, id="h", token="canary-h")
+
+    world = World(kernel, flow, w)
+    world.done("work", 1)
+    world.receive("h", "one")
+    assert world.status == "completed"
+    assert [each.status for each in world.prefixes()][-1] == "completed"
+
+
+def test_an_id_is_text(kernel: Kernel, flow: Flow) -> None:
+    work, _ = steps_of(flow)
+
+    @flow.workflow("w")
+    async def w(ctx: AsyncContext) -> None:
+        with pytest.raises(TypeError, match="the id of a step is text, not int"):
+            await ctx.step(work.options(id=5))
+        with pytest.raises(TypeError, match="the id of a sleep is text, not int"):
+            await ctx.sleep(HOUR, id=5)  # type: ignore[arg-type]  # what the test is about
+
+    assert World(kernel, flow, w).status == "completed"

@@ -8,6 +8,7 @@ from perdure.commands import Cancel, Complete, Fail, RuntimeCommand, ScheduleAll
 from perdure.coroutine import report
 from perdure.coroutine.signals import WorkflowCancelled
 from perdure.errors import EndTimedOut, FlowError, HookDisposed, StepFailed, WorkflowFailed, WorkflowStuck
+from perdure.outcome import message_of, whole
 from perdure.payload import encode
 from perdure.wire import instant_text
 
@@ -53,5 +54,5 @@ def _end(replay: Replay, error: BaseException | None) -> RuntimeCommand:
         deadline: Any = error.deadline
         return Timeout(instant_text("deadline", deadline), error.reason)
     if isinstance(error, (WorkflowFailed, *replay.program.fails_on)):
-        return Fail(str(error) or type(error).__name__)
+        return Fail(whole(message_of(error)))
     raise replay.raised(error)

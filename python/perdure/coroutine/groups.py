@@ -12,6 +12,7 @@ from perdure.coroutine.chain import WAITING, Chain, Rank, Signal
 from perdure.coroutine.handles import ChainHandle, Handle, StepHandle, WaitHandle
 from perdure.coroutine.places import Place, place_of, tell
 from perdure.coroutine.signals import BranchCancelled, WorkflowCancelled, is_bug
+from perdure.outcome import brief
 
 if TYPE_CHECKING:
     from perdure.coroutine.replay import Replay
@@ -163,7 +164,7 @@ class Group(Generic[T]):
             return
         if not isinstance(handle, ChainHandle):
             return
-        text = f"{handle.describe()} then failed: {type(error).__name__}: {error}"
+        text = f"{handle.describe()} then failed: {brief(error)}"
         reason = self._error if self._signal is None else self._signal.error
         if reason is not None:
             reason.add_note(text)

@@ -17,7 +17,7 @@ from perdure.coroutine.chain import WAITING, Chain, Signal, Waiter
 from perdure.coroutine.places import Place, place_of, tell
 from perdure.coroutine.scope import SCOPE
 from perdure.coroutine.signals import WorkflowCancelled
-from perdure.errors import HookDisposed, StepFailed
+from perdure.errors import HookDisposed, Serialization, StepFailed
 from perdure.instant import format_instant
 from perdure.payload import decode_as
 from perdure.step import Step
@@ -238,7 +238,7 @@ class StepHandle(WorkHandle[T]):
             if replay.ready:
                 self.open(chain)
             elif (output := replay.passed(self, chain)) is not None:
-                return cast(T, self._step.decode(output))
+                return self._decoded(output)
         return (yield from self.wait(chain))
 
     def member(self) -> Member:
@@ -289,7 +289,13 @@ class StepHandle(WorkHandle[T]):
     def value(self) -> T:
         record = self._replay.reads.step(self.id)
         raw = None if record is None else record.output
-        return cast(T, self._step.decode(raw or b"null"))
+        return self._decoded(raw or b"null")
+
+    def _decoded(self, output: bytes) -> T:
+        try:
+            return cast(T, self._step.decode(output))
+        except Serialization as error:
+            raise _misfit(f"the output of step {self.id!r}", error) from None
 
 
 class WaitHandle(WorkHandle[None]):
@@ -347,7 +353,7 @@ class HookHandle(WorkHandle[T]):
     """A hook. `await` gives the payload that was delivered from outside, or raises `HookDisposed`. `token` is the secret
     by which it can be resolved; the repr hides it."""
 
-    kind = "hook"
+    kind = called = "hook"
 
     def __init__(
         self, replay: Replay, place: Place, kind: Any, given_id: str | None, token: str | None, metadata: bytes
@@ -406,11 +412,19 @@ class HookHandle(WorkHandle[T]):
     def value(self) -> T:
         record = self._replay.reads.hook(self.id)
         raw = None if record is None else record.payload
-        return cast(T, decode_as(raw or b"null", self._type))
+        try:
+            return cast(T, decode_as(raw or b"null", self._type))
+        except Serialization as error:
+            raise _misfit(f"the payload of hook {self.id!r}", error) from None
 
 
 def _text(text: str) -> bytes:
     return msgspec.json.encode(text)
+
+
+def _misfit(what: str, error: Serialization) -> Serialization:
+    """The same error, which says of what it is."""
+    return Serialization(error.rule, detail=f"{what}: {error.detail}")
 
 
 def _failure_type(raw: bytes) -> str | None:

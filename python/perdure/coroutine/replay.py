@@ -27,6 +27,7 @@ from perdure.coroutine.signals import BranchCancelled, PassEnded, WorkflowCancel
 from perdure.coroutine.trap import foreign_yield, trapped
 from perdure.errors import DuplicateId, FlowError, NonDeterministic, WorkflowRaised
 from perdure.kernel import Reads
+from perdure.outcome import message_of
 from perdure.values import CancellationRequest
 
 __all__ = ["Program", "Replay"]
@@ -369,8 +370,10 @@ class Replay:
             names = chain.names
             count = names[name] = names.get(name, 0) + 1
             self._call(handle, name if count == 1 else f"{name}#{count}")
-        else:
+        elif isinstance(handle.given_id, str):
             self._call(handle, handle.scope + handle.given_id)
+        else:
+            raise TypeError(f"the id of a {handle.called} is text, not {type(handle.given_id).__name__}")
 
     def _call(self, handle: WorkHandle[Any], subject: str) -> None:
         """Gives it its id, which nothing of its kind may have had before."""
@@ -523,7 +526,7 @@ class Replay:
         for handle in self._unread:
             error = None if handle.seen else handle.failure()
             if error is not None and not isinstance(error, BranchCancelled | WorkflowCancelled):
-                self.warn(f"{handle.describe()} failed and was never awaited: {error}", handle.place)
+                self.warn(f"{handle.describe()} failed and was never awaited: {message_of(error)}", handle.place)
         self.idle.clear()
         self._unread.clear()
 

@@ -13,6 +13,7 @@ import orjson
 
 from perdure.coroutine.places import Place, line_of, tell
 from perdure.errors import NonDeterministic, WorkflowRaised
+from perdure.outcome import brief
 
 if TYPE_CHECKING:
     from perdure.coroutine.chain import Chain
@@ -53,10 +54,8 @@ def where_raised(error: BaseException) -> str | None:
 
 def raised(replay: Replay, error: BaseException) -> WorkflowRaised:
     """The engine's error for what workflow code raised."""
-    text = str(error)
-    brief = f"{type(error).__name__}: {text[:500]}" if text else type(error).__name__
     program = replay.program
-    return WorkflowRaised(replay.run_id, program.name, program.version, brief, where_raised(error))
+    return WorkflowRaised(replay.run_id, program.name, program.version, brief(error), where_raised(error))
 
 
 def unasked(replay: Replay, sequence: int, key: tuple[str, str]) -> NonDeterministic:
