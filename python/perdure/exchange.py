@@ -8,16 +8,24 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
-from perdure.errors import EventConflict, FlowError, InvalidRunId, Serialization
+from perdure.errors import (
+    EventConflict,
+    FlowError,
+    InvalidRunId,
+    OutcomeUnknown,
+    Serialization,
+    StoreError,
+    StoreUnavailable,
+)
 from perdure.kernel import Batch, Kernel, KernelName, load
 from perdure.rebuild import IndexRebuilder, Unreadable
 from perdure.retention import EVERY_RUN, RunSelection, in_parts
-from perdure.stores.base import Append, FlowEventStore
+from perdure.stores.base import Append, Committed, FlowEventStore
 from perdure.stores.jsonl_lines import events, scan
 from perdure.stores.retaining import listed
 
@@ -94,7 +102,7 @@ def folder_histories(folder: Path) -> Iterator[Stored]:
     """The histories of a folder of `<run_id>.jsonl`, by file name; other files are nobody's. The tail of a file is judged as by
     the JSONL store (R12): what a torn write left is not given, and noted. Raises `OSError`."""
     for file in sorted(folder.iterdir()):
-        if file.name.endswith(".jsonl"):
+        if file.name.endswith(".jsonl") and file.is_file():
             data = file.read_bytes()
             found = scan(data, _is_json)
             torn = len(data) - found.end
@@ -165,9 +173,9 @@ async def import_histories(
     as a whole; the run counts as never parked (R3). A run that is there with this history, or has gone on from it, is left as
     it is, so an import that was cut short is finished by the next.
 
-    A run that is refused does not stop the others: one that is there with another history, was pruned, does not project, or
-    has an active hook whose token another run holds. `progress` is told of how many runs more are done. Raises `StoreError`
-    and what reading `source` raises.
+    A run that is refused does not stop the others: one that is there with another history, was pruned, does not project, has
+    an active hook whose token another run holds, or has ids that this store cannot hold. `progress` is told of how many runs
+    more are done. Raises `StoreError` and what reading `source` raises.
     """
     work = _Import(store, load(kernel), IndexRebuilder(kernel), progress)
     for group in _groups(source):
@@ -201,27 +209,28 @@ class _Import:
         self.report = ImportReport()
 
     async def take(self, group: list[Stored]) -> None:
-        there = await self._store.last_sequences([stored.run_id for stored in group])
-        new: list[Stored] = []
-        for stored in group:
-            refused = self._refusal(stored)
-            if refused is not None:
-                self._refuse(stored.run_id, refused)
-            elif stored.run_id in there:
+        sound = [stored for stored in group if self._is_sound(stored)]
+        there = await self._store.last_sequences([stored.run_id for stored in sound])
+        for stored in sound:
+            if stored.run_id in there:
                 await self._compare(stored)
-            else:
-                new.append(stored)
-        await self._restore(new)
+        await self._restore([stored for stored in sound if stored.run_id not in there])
         self._progress(len(group))
 
-    def _refusal(self, stored: Stored) -> str | None:
+    def _is_sound(self, stored: Stored) -> bool:
+        """Whether the store may be asked of the run; an id from elsewhere may be no text that a store can hold."""
         try:
+            if not stored.run_id.isascii():  # also what has no UTF-8 form, which the kernel could not be given
+                raise InvalidRunId(stored.run_id, "characters")
             self._kernel.check_run_id(stored.run_id)
             if len(stored.run_id) > _LONGEST_ID:
                 raise InvalidRunId(stored.run_id, "length")
         except InvalidRunId as error:
-            return str(error)
-        return None if stored.lines else "it has no events"
+            self._refuse(stored.run_id, str(error))
+            return False
+        if not stored.lines:
+            self._refuse(stored.run_id, "it has no events")
+        return bool(stored.lines)
 
     async def _restore(self, group: list[Stored]) -> None:
         """Commits the runs that project."""
@@ -234,7 +243,7 @@ class _Import:
                 batches.append((stored, batch))
         if not batches:
             return
-        answers = await self._store.commit([Append(batch, restored=True) for _, batch in batches])
+        answers = await self._commit([Append(batch, restored=True) for _, batch in batches])
         for (stored, batch), answer in zip(batches, answers, strict=True):
             if isinstance(answer, EventConflict):
                 await self._compare(stored)  # somebody was faster
@@ -244,6 +253,17 @@ class _Import:
                 self.report.imported += 1
                 self.report.events += batch.last_sequence
                 self._linked.update(dict.fromkeys(batch.links))
+
+    async def _commit(self, appends: list[Append]) -> Sequence[Committed | FlowError]:
+        try:
+            return await self._store.commit(appends)
+        except (StoreUnavailable, OutcomeUnknown):
+            raise
+        except StoreError as error:
+            # Nothing was written, and one of them may be to blame: this store cannot hold it, or has damaged lines of it.
+            if len(appends) == 1:
+                return [error]
+            return [answer for append in appends for answer in await self._commit([append])]
 
     async def _compare(self, stored: Stored) -> None:
         if (await self._store.history(stored.run_id)).startswith(stored.lines):

@@ -186,6 +186,15 @@ def test_refused_runs_are_named_and_the_others_go_on(
     assert sorted(contents(copy)) == ["a", "c", "owner"]
 
 
+def test_a_file_whose_name_is_no_text_is_refused_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "out"
+    folder.mkdir()
+    Path(os.fsdecode(os.fsencode(folder) + b"/b\xff.jsonl")).write_bytes(Story(KERNEL, "b").batch(created()).lines)
+    assert run(["import", "--json", "--store", str(tmp_path / "copy.db"), str(folder)]) == 1
+    (refused,) = json.loads(capsys.readouterr().out)["refused"]
+    assert refused["run_id"] == "b\udcff"
+
+
 def test_a_source_that_is_not_there_or_no_history_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -198,6 +198,8 @@ def test_what_cannot_be_taken_over_is_named_and_the_others_go_on(kind: str, tmp_
         "good": good,
         "other": good,
         "x" * 201: good,
+        "\ud800": good,
+        "a\0b": good,
     }
 
     async def test(store: FlowEventStore) -> None:
@@ -213,6 +215,38 @@ def test_what_cannot_be_taken_over_is_named_and_the_others_go_on(kind: str, tmp_
         assert await store.run_ids() == ["good"]
 
     on(kind, tmp_path, test)
+
+
+def test_a_history_that_the_store_cannot_hold_is_refused_alone(kind: str, tmp_path: Path) -> None:
+    histories = {run_id: Story(RUST, run_id).batch(created(), started(), wait("w-w", LATER)).lines for run_id in "abc"}
+    histories["b"] = histories["b"].replace(b"w-w", b"w\\u0000w")
+
+    async def test(store: FlowEventStore) -> None:
+        report = await import_histories(store, given(histories))
+        if kind == "postgres":
+            assert [refusal.run_id for refusal in report.refused] == ["b"]
+            assert "U+0000" in report.refused[0].reason
+        assert await store.run_ids() == sorted(histories.keys() - {refusal.run_id for refusal in report.refused})
+        assert report.imported == (2 if kind == "postgres" else 3)
+
+    on(kind, tmp_path, test)
+
+
+def test_a_damaged_log_in_the_store_refuses_its_run_alone(tmp_path: Path) -> None:
+    histories = {run_id: Story(RUST, run_id).batch(created(), started()).lines for run_id in "abc"}
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    (folder / "b.jsonl").write_bytes(b"nonsense\n")
+
+    async def test() -> None:
+        store = JsonlEventStore(folder)
+        report = await import_histories(store, given(histories))
+        assert report.imported == 2
+        assert [refusal.run_id for refusal in report.refused] == ["b"]
+        assert "line 1 of" in report.refused[0].reason
+        await store.close()
+
+    asyncio.run(test())
 
 
 def test_a_run_that_is_there_is_left_as_it_is(kind: str, tmp_path: Path) -> None:
@@ -340,6 +374,12 @@ def test_a_folder_is_read_as_the_store_reads_it(tmp_path: Path) -> None:
     assert marked == Stored("marked", first[0] + b"\n" + first[1] + b"\n")
     assert torn == Stored("torn", second[0] + b"\n", "left out a torn tail of 40 bytes")
     assert whole == Stored("whole", second[0] + b"\n" + second[1] + b"\n")
+
+
+def test_only_files_of_a_folder_are_read(tmp_path: Path) -> None:
+    (tmp_path / "folder.jsonl").mkdir()
+    (tmp_path / "r.jsonl").write_bytes(Story(RUST, "r").batch(created()).lines)
+    assert [stored.run_id for stored in folder_histories(tmp_path)] == ["r"]
 
 
 def test_a_damaged_file_is_refused_by_its_line(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ Results go to stdout, as a table or with `--json` as one line of JSON; everythin
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -128,7 +129,11 @@ def say(message: str) -> None:
 
 def tell_json(value: object) -> None:
     """One line of JSON on stdout."""
-    sys.stdout.write(orjson.dumps(value).decode() + "\n")
+    try:
+        text = orjson.dumps(value).decode()
+    except orjson.JSONEncodeError:
+        text = json.dumps(value)  # escapes a lone surrogate, as in the name of a file that is no text
+    sys.stdout.write(text + "\n")
 
 
 def tell_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
