@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
+from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from perdure.dispatcher import as_dispatcher
-from perdure.errors import InvalidWorkerConfiguration, RuntimeBuildRouteNotFound
+from perdure.errors import InvalidWorkerConfiguration, RuntimeBuildRouteNotFound, StoreError
 from perdure.instant import Instant
 from perdure.stores.base import Runnable, Wakeup
 from perdure.task_kinds import DriveRun, FlowTask, ResumeScheduledRun
@@ -22,10 +23,13 @@ if TYPE_CHECKING:
 
 __all__ = ["DueWork", "FlowScheduler"]
 
+T = TypeVar("T")
 _log = logging.getLogger("perdure")
 _PAGE: Final = 1000
 _SHORTEST_PAUSE_SECONDS: Final = 0.05
 _LAST_PAUSE_SECONDS: Final = 10.0
+_TOGETHER: Final = 200
+"""Tasks given to a dispatcher in one call: so many are sent again at most, should it fail on the way."""
 _SHARE: Final = 10
 """A tick is followed by a pause of this many times its own length at least: however much is runnable and waits for workers,
 the scheduler leaves the store to them."""
@@ -102,11 +106,12 @@ class FlowScheduler:
             self._dispatcher.ensure_runtime_build_route(build)
         sent = 0
         for build, group in by_build.items():
-            answers = await self._dispatcher.dispatch_many(build, [_task(run, moment) for run in group])
-            sent += sum(answer is not False for answer in answers)
-            for run, answer in zip(group, answers, strict=True):
-                if answer is None:
-                    self._mark(run, moment)
+            for part in (group[start : start + _TOGETHER] for start in range(0, len(group), _TOGETHER)):
+                answers = await self._dispatcher.dispatch_many(build, [_task(run, moment) for run in part])
+                sent += sum(answer is not False for answer in answers)
+                for run, answer in zip(part, answers, strict=True):
+                    if answer is None:
+                        self._mark(run, moment)
         self._cursor = cursor
         waits, retries = sum(run.due_waits for run in runs), sum(run.due_retries for run in runs)
         return DueWork(waits, retries, sent, len(runs), cursor is not None, next_at)
@@ -164,29 +169,33 @@ class FlowScheduler:
         return timedelta(microseconds=max(0, -((moment - wakeup.scheduled_at) // 1000)))
 
     async def run_forever(self) -> None:
-        """Ticks until `stop` is called: when the next run becomes runnable, when the store hints that something has changed,
-        and every `interval` at least. A store or dispatcher that fails is tried again, ever more slowly.
+        """Ticks until `stop` is called, or the engine closed: when the next run becomes runnable, when the store hints that
+        something has changed, and every `interval` at least. A store or dispatcher that fails is tried again, ever more
+        slowly.
 
         Raises `RuntimeBuildRouteNotFound`: without the route nothing can be sent, and only an operator can add it."""
-        loop, failures, seen = asyncio.get_running_loop(), 0, 0
-        while not self._stopping.is_set():
-            began, work = loop.time(), DueWork()
+        loop, failures = asyncio.get_running_loop(), 0
+        while not (self._stopping.is_set() or self._engine.closed):
+            began = loop.time()
             try:
-                seen = await self._engine.store.changes()
-                work = await self.enqueue_due_work()
-                failures = 0
+                ticked = await self._unless_stopped(self._tick())
             except RuntimeBuildRouteNotFound:
                 raise
             except Exception as error:  # noqa: BLE001 - a host's dispatcher raises what its queue raises
                 failures += 1
                 _log.warning("the scheduler could not send all tasks and tries again: %s", _name(error))
-            if failures:
                 await self._rest(min(_LAST_PAUSE_SECONDS, _SHORTEST_PAUSE_SECONDS * 2 ** min(failures, 10)))
                 continue
+            if ticked is None:
+                return
+            failures, (seen, work) = 0, ticked
             share = 0 if work.more else _SHARE * (loop.time() - began)
             shortest = min(max(_SHORTEST_PAUSE_SECONDS, share), _LAST_PAUSE_SECONDS)
             await self._rest(shortest)
             await self._sleep(seen, self._pause(work) - shortest)
+
+    async def _tick(self) -> tuple[int, DueWork]:
+        return await self._engine.store.changes(), await self.enqueue_due_work()
 
     def stop(self) -> None:
         """Ends `run_forever` at once; may be called by a signal handler of the event loop."""
@@ -209,17 +218,22 @@ class FlowScheduler:
         """Until the time is up, a hint comes, or `stop` is called."""
         if seconds <= 0 or self._stopping.is_set():
             return
-        hint = asyncio.ensure_future(self._engine.store.wait_for_change(seen, seconds))
-        stopping = asyncio.ensure_future(self._stopping.wait())
         try:
-            await asyncio.wait([hint, stopping], return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for waiting in (hint, stopping):
-                waiting.cancel()
-            await asyncio.wait([hint, stopping])
-        if not hint.cancelled() and hint.exception() is not None:
+            await self._unless_stopped(self._engine.store.wait_for_change(seen, seconds))
+        except StoreError:
             # The next tick will meet the store's failure itself; until then the time has to pass.
             await self._rest(min(seconds, _LAST_PAUSE_SECONDS))
+
+    async def _unless_stopped(self, work: Coroutine[Any, Any, T]) -> T | None:
+        """What `work` gives; it is cut off, and gives None, when `stop` is called."""
+        working, stopping = asyncio.ensure_future(work), asyncio.ensure_future(self._stopping.wait())
+        try:
+            await asyncio.wait([working, stopping], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for waiting in (working, stopping):
+                waiting.cancel()
+            await asyncio.wait([working, stopping])
+        return None if self._stopping.is_set() and working.cancelled() else working.result()
 
 
 def _task(run: Runnable, moment: int) -> FlowTask:

@@ -293,3 +293,50 @@ async def test_a_missing_route_ends_it(memory: Place) -> None:
         await engine.submit(spec, run_id="r")
         refused = await raised(RuntimeBuildRouteNotFound, FlowScheduler(engine, memory.queue()).run_forever())
         assert refused.required_build_id == "v1"
+
+
+async def test_an_engine_that_is_closed_ends_it(memory: Place) -> None:
+    engine = memory.engine(story_flow())
+    running = asyncio.create_task(
+        FlowScheduler(engine, memory.queue(), interval=timedelta(milliseconds=10)).run_forever()
+    )
+    await asyncio.sleep(0.01)
+    await engine.close()
+    await asyncio.wait_for(running, 10)
+
+
+async def test_a_stop_does_not_wait_for_a_slow_dispatcher(memory: Place) -> None:
+    sending = asyncio.Event()
+
+    class Slow:
+        async def dispatch(self, task: FlowTask) -> None:
+            sending.set()
+            await asyncio.sleep(3600)
+
+    async with memory.engine(story_flow()) as engine:
+        await engine.submit("flow", run_id="r")
+        scheduler = FlowScheduler(engine, Slow())
+        running = asyncio.create_task(scheduler.run_forever())
+        await sending.wait()
+        scheduler.stop()
+        await asyncio.wait_for(running, 10)
+
+
+async def test_a_dispatcher_that_fails_on_the_way_is_not_sent_all_again(memory: Place) -> None:
+    foreign, sent = Recorder(), list[str | None]()
+
+    class Failing:
+        async def dispatch(self, task: FlowTask) -> None:
+            if len(sent) == 450:
+                raise ConnectionError("full")
+            sent.append(task.target)
+            await foreign.dispatch(task)
+
+    async with memory.engine(story_flow()) as engine:
+        for number in range(451):
+            await engine.submit("flow", run_id=f"r{number:03}")
+        scheduler = FlowScheduler(engine, Failing())
+        await raised(ConnectionError, scheduler.enqueue_due_work())
+        sent.clear()
+        await scheduler.enqueue_due_work()
+        assert sent == [f"r{number:03}" for number in range(400, 451)]

@@ -202,7 +202,9 @@ def own_queue(seed: int) -> None:
             return FlowScheduler(engine, queue, interval=timedelta(seconds=10)).run_forever()
 
         def work(engine: FlowEngine, queue: FlowTaskQueue) -> Coroutine[Any, Any, None]:
-            return Counting(engine, queue, concurrency=3, interval=timedelta(seconds=20), random=storm.random).run_forever()
+            return Counting(
+                engine, queue, concurrency=3, interval=timedelta(seconds=20), random=storm.random
+            ).run_forever()
 
         for _ in range(2):
             storm.start(schedule)

@@ -273,6 +273,54 @@ async def test_cancelling_a_worker_gives_its_tasks_back(memory: Place) -> None:
         assert await sizes(queue) == (1, 0, 0)
 
 
+async def test_a_stop_ends_work_until_idle_too(memory: Place) -> None:
+    """The task at work may end within the drain; the others are left."""
+    flow, begun, gate = slow_flow()
+    async with memory.engine(flow) as engine:
+        queue = memory.queue()
+        for run_id in ("r", "s", "t"):
+            await engine.submit("flow", run_id=run_id)
+            await queue.enqueue(DriveRun(run_id))
+        worker = TaskWorker(engine, queue, drain=timedelta(hours=1))
+        running = asyncio.create_task(worker.run_until_idle())
+        await begun.wait()
+        worker.stop()
+        await asyncio.sleep(0.01)
+        assert not running.done()
+        gate.set()
+        (outcome,) = await running
+        assert (outcome.run_ids, await sizes(queue)) == (("r",), (2, 0, 0))
+        gate.clear()
+        begun.clear()
+        worker = TaskWorker(engine, queue, drain=timedelta())
+        running = asyncio.create_task(worker.run_until_idle())
+        await begun.wait()
+        worker.stop()
+        assert await running == []
+        assert await sizes(queue) == (2, 0, 0), "cut off and given back"
+
+
+async def test_a_task_leased_while_the_worker_is_cancelled_is_given_back(memory: Place) -> None:
+    async with memory.engine(story_flow()) as engine:
+        queue, leasing = memory.queue(), asyncio.Event()
+        await queue.enqueue(DriveRun("r"))
+        lease = queue.lease
+
+        async def slow() -> Any:
+            leased = await lease()
+            leasing.set()
+            await asyncio.sleep(0.01)  # the answer is on its way
+            return leased
+
+        queue.lease = slow  # type: ignore[method-assign]  # the queue itself, only slower
+        running = asyncio.create_task(TaskWorker(engine, queue).run_forever())
+        await leasing.wait()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert await sizes(queue) == (1, 0, 0)
+
+
 async def test_a_worker_whose_engine_closed_ends(memory: Place) -> None:
     engine = memory.engine(story_flow())
     queue = memory.queue()

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import traceback
+from collections.abc import Coroutine
 from contextlib import suppress
 from datetime import timedelta
 from random import Random
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from perdure.errors import FlowError, InvalidWorkerConfiguration, StoreError, TaskLeaseLost
 from perdure.queues.queue import FlowTaskQueue, TaskLease
@@ -24,6 +25,7 @@ _log = logging.getLogger("perdure")
 _SHORTEST_PAUSE_SECONDS: Final = 0.02
 """Between two looks of an idle worker, however often it is hinted at."""
 _LAST_PAUSE_SECONDS: Final = 5.0
+_DRAINED: Final = Nack("drained", counted=False)
 
 
 class TaskWorker:
@@ -68,14 +70,14 @@ class TaskWorker:
     async def run_once(self) -> TaskOutcome | None:
         """Does one task; None if there is none to be had now. Raises `TaskLeaseLost` if the task was taken back meanwhile, and
         what the queue raises."""
-        lease = await self._queue.lease()
+        lease = await self._lease()
         return None if lease is None else await self._work(lease)
 
     async def run_until_idle(self, limit: int | None = None) -> list[TaskOutcome]:
-        """Does tasks, one after the other, until there is none to be had now, or `limit` are done."""
+        """Does tasks, one after the other, until there is none to be had now, `limit` are done, or `stop` is called."""
         outcomes: list[TaskOutcome] = []
-        while limit is None or len(outcomes) < limit:
-            outcome = await self.run_once()
+        while not self._stopping.is_set() and (limit is None or len(outcomes) < limit):
+            outcome = await self._drained(self.run_once())
             if outcome is None:
                 break
             outcomes.append(outcome)
@@ -99,7 +101,7 @@ class TaskWorker:
             await self._drain(grace_seconds)
 
     def stop(self) -> None:
-        """Ends `run_forever`; may be called by a signal handler of the event loop."""
+        """Ends `run_forever` and `run_until_idle`; may be called by a signal handler of the event loop."""
         self._stopping.set()
 
     # turns ----------------------------------------------------------------------------------------------------
@@ -111,7 +113,7 @@ class TaskWorker:
             stopping.cancel()
             return
         seen = await self._queue.changes()
-        lease = await self._queue.lease()
+        lease = await self._lease()
         if lease is None:
             await self._idle(seen)
             return
@@ -151,7 +153,29 @@ class TaskWorker:
         if working:
             await asyncio.wait(working)
 
+    async def _drained(self, doing: Coroutine[Any, Any, TaskOutcome | None]) -> TaskOutcome | None:
+        """What one task came to; None for one that had not ended `drain` after `stop` was called, and was cut off."""
+        working, stopping = asyncio.ensure_future(doing), asyncio.ensure_future(self._stopping.wait())
+        try:
+            await asyncio.wait([working, stopping], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([working], timeout=self._drain_seconds)
+        finally:
+            for waiting in (working, stopping):
+                waiting.cancel()
+            await asyncio.wait([working, stopping])
+        return None if self._stopping.is_set() and working.cancelled() else working.result()
+
     # one task -------------------------------------------------------------------------------------------------
+
+    async def _lease(self) -> TaskLease | None:
+        leasing = asyncio.ensure_future(self._queue.lease())
+        try:
+            return await asyncio.shield(leasing)
+        except asyncio.CancelledError:
+            with suppress(FlowError):  # in whose place the cancellation is told of
+                if (lease := await leasing) is not None:
+                    await self._settle(lease.lease_id, lease, _DRAINED, delay_ns=0)
+            raise
 
     async def _work_on(self, lease: TaskLease) -> None:
         try:
@@ -172,7 +196,7 @@ class TaskWorker:
             handling.cancel()
             await asyncio.wait([handling])
             if isinstance(error, asyncio.CancelledError):
-                await self._settle(lease_id, lease, Nack("drained", counted=False), delay_ns=0)
+                await self._settle(lease_id, lease, _DRAINED, delay_ns=0)
             raise
         outcome = handling.result()
         await self._settle(lease_id, lease, outcome.disposition)
