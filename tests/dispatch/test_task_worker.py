@@ -279,7 +279,7 @@ async def test_a_stop_ends_work_until_idle_too(memory: Place) -> None:
     async with memory.engine(flow) as engine:
         queue = memory.queue()
         for run_id in ("r", "s", "t"):
-            await engine.submit("flow", run_id=run_id)
+            await engine.submit("slow", run_id=run_id)
             await queue.enqueue(DriveRun(run_id))
         worker = TaskWorker(engine, queue, drain=timedelta(hours=1))
         running = asyncio.create_task(worker.run_until_idle())
