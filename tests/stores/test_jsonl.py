@@ -183,7 +183,7 @@ def test_what_a_killed_owner_left_is_made_durable_before_it_is_shown(
         return names[os.fstat(descriptor).st_ino]
 
     monkeypatch.setattr(jsonl_folder, "_sync_data", lambda descriptor: synced.append(name(descriptor)))
-    monkeypatch.setattr(jsonl_folder, "_sync_folder", lambda path: synced.append(path.name))
+    monkeypatch.setattr(jsonl_folder, "sync_folder", lambda path: synced.append(path.name))
     asyncio.run(opened(folder).close())
     assert synced == []
     (folder / "perdure.lock").write_text("4711\n")
@@ -481,7 +481,7 @@ def test_a_group_is_made_durable_before_what_rests_on_it_is_written(
 
         folders: list[Path] = []
         monkeypatch.setattr(store._folder, "sync_files", sync)
-        monkeypatch.setattr(jsonl_folder, "_sync_folder", folders.append)
+        monkeypatch.setattr(jsonl_folder, "sync_folder", folders.append)
         stories = [Story(PURE, run_id) for run_id in ("a", "b")]
         batches = [story.batch(created()) for story in stories]
         await commit(store, Story(PURE, "c").batch(created(), child("one", "a")), *batches)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import sys
 from collections.abc import Awaitable, Callable, Iterator
@@ -10,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from perdure.errors import FlowError, InvalidRunId
+from perdure.errors import FlowError, InvalidRunId, StoreUnavailable
 from perdure.instant import MAX_NS
 from perdure.kernel import load
-from perdure.stores import JsonlEventStore, jsonl_folder
+from perdure.stores import JsonlEventStore, SqliteEventStore, folders, jsonl_folder
 from perdure.stores.base import Append, Committed, FlowEventStore, RunFilter
 from perdure.testing._stories import SECOND, START, Story, created, hook, started, token_hash, wait
 
@@ -139,6 +140,33 @@ def test_files_are_on_the_disk_and_names_in_the_folder_before_a_commit_is_answer
         *("r.hold.json.new at 3", "folder at 3", "held"),
         *("folder at 3", "released"),
     ]
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "sqlite"])
+def test_new_folders_are_durable_up_to_the_first_that_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    synced: list[Path] = []
+    monkeypatch.setattr(folders, "sync_folder", lambda path: synced.append(path.relative_to(tmp_path)))
+    deep = tmp_path / "a" / "b" / "c"
+    for _ in range(2):
+        store = opened(deep) if kind == "jsonl" else SqliteEventStore(deep / "runs.db")
+        asyncio.run(store.close())
+    assert synced == [Path("a/b"), Path("a"), Path()]
+
+
+def test_a_full_disk_keeps_nobody_from_giving_a_folder_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(descriptor: int, data: bytes) -> None:
+        os.ftruncate(descriptor, 0)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    store = opened(tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(jsonl_folder, "_replace", full)
+        asyncio.run(store.close())
+        with pytest.raises(StoreUnavailable, match="No space left on device"):
+            opened(tmp_path)
+    asyncio.run(opened(tmp_path).close())
 
 
 HOSTILE = (

@@ -7,7 +7,7 @@ import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Final, Literal
 from weakref import WeakSet
 
 from perdure.errors import StoreError, StoreUnavailable
+from perdure.stores.folders import make_folder, sync_folder
 
 __all__ = ["JsonlFolder", "Suffix", "is_safe"]
 
@@ -76,7 +77,7 @@ class JsonlFolder:
 
         Raises `StoreUnavailable` naming the process that owns it, and `StoreError` if it cannot be used at all."""
         try:
-            self._make()
+            make_folder(self.path)
             descriptor = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT, 0o666)
         except OSError as error:
             raise StoreError(f"{self} cannot be opened ({error.strerror}); choose another folder") from None
@@ -87,11 +88,6 @@ class JsonlFolder:
             raise
         self._owned = descriptor
         _owned.add(self)
-
-    def _make(self) -> None:
-        if not self.path.is_dir():
-            self.path.mkdir(parents=True, exist_ok=True)
-            _sync_folder(self.path.parent)
 
     def _own(self, descriptor: int) -> None:
         """Takes the lock, which ends with the process that holds it, so that no dead owner is in the way."""
@@ -108,14 +104,20 @@ class JsonlFolder:
         except OSError as error:
             raise StoreError(f"{self} cannot be locked ({error.strerror}); put it on a local file system") from None
         self.was_closed = os.read(descriptor, 32) == _CLOSED
-        _replace(descriptor, f"{os.getpid()}\n".encode())
+        try:
+            _replace(descriptor, f"{os.getpid()}\n".encode())
+        except OSError as error:
+            raise StoreUnavailable(
+                f"{self} cannot be written ({error.strerror}); make room, or see who may write there"
+            ) from None
 
     def close(self, *, durable: bool) -> None:
         """Gives the folder up; `durable` tells the next owner that all of it is on the disk. Idempotent."""
         self._syncing.shutdown(wait=True)
         if self._owned is not None:
             if durable:
-                _replace(self._owned, _CLOSED)
+                with suppress(OSError):  # a full disk: the next owner makes all of it durable once more
+                    _replace(self._owned, _CLOSED)
             self.let_go()
 
     def let_go(self) -> None:
@@ -214,7 +216,7 @@ class JsonlFolder:
 
     def sync(self) -> None:
         """Makes the names of new files durable, and that deleted ones are gone. Raises `OSError`."""
-        _sync_folder(self.path)
+        sync_folder(self.path)
 
     def sync_files(self, descriptors: list[int]) -> None:
         """Makes what was written to files durable, all at once, so that the file system can do it in one go. Raises
@@ -228,11 +230,3 @@ class JsonlFolder:
 def _replace(descriptor: int, data: bytes) -> None:
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, data, 0)
-
-
-def _sync_folder(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

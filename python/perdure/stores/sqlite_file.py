@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from perdure.errors import OutcomeUnknown, StoreError, StoreUnavailable
+from perdure.stores.folders import make_folder
 from perdure.stores.migrations import Announce, Migration, bundled, lacking, ledger, migrate, pending
 from perdure.stores.sqlite_turnstile import OwnTurn, Turnstile, holder_of
 
@@ -72,7 +73,7 @@ class SqliteFile:
             self.check()
         if migrate and not self.in_memory:
             try:
-                Path(self.path).parent.mkdir(parents=True, exist_ok=True)
+                make_folder(Path(self.path).parent)  # of the file in it SQLite makes sure itself
             except OSError as error:
                 raise StoreError(f"{self}: its folder cannot be made ({error.strerror}); choose another path") from None
         with ExitStack() as opened:
