@@ -244,6 +244,13 @@ def test_resume_answers_a_hook_and_a_worker_goes_on(address: str, tell: Tell) ->
     assert driven(address, "pinned").output == {"yes": True}
 
 
+def test_a_payload_is_stored_exactly_or_not_at_all(address: str, tell: Tell) -> None:
+    assert run(["resume", "free", "--hook", "approval", "--payload", '{"n": 12345678901234567890123}']) == 1
+    assert [row["hook_id"] for row in tell("hooks", "--run", "free")[0]] == ["approval"]
+    tell("resume", "free", "--hook", "approval", "--payload", '{"n": 9007199254740993, "x": 1.10}')
+    assert driven(address, "free").output == {"n": 9007199254740993, "x": 1.1}
+
+
 def test_resume_finds_the_run_by_a_token_from_standard_input(
     address: str, tell: Tell, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

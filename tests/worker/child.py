@@ -13,7 +13,7 @@ import perdure
 from perdure.stores import PostgresEventStore
 from perdure.stores.base import FlowEventStore
 
-__all__ = ["address_of", "child", "logged"]
+__all__ = ["MODULE", "address_of", "child", "logged"]
 
 MODULE = """
 import time, sys
@@ -42,9 +42,9 @@ def address_of(store: FlowEventStore) -> str:
 
 
 @contextmanager
-def child(store: FlowEventStore, folder: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
+def child(store: FlowEventStore, folder: Path, *options: str, module: str = MODULE) -> Iterator[subprocess.Popen[str]]:
     """`perdure worker` in a process of its own, in the middle of its first step."""
-    (folder / "shop.py").write_text(MODULE)
+    (folder / "shop.py").write_text(module)
     environment = os.environ | {"PYTHONPATH": str(Path(perdure.__file__).parents[1])}
     command = [sys.executable, "-m", "perdure", "worker", "shop:flow", "--store", address_of(store), *options]
     with (

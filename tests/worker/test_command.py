@@ -7,7 +7,7 @@ import importlib
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import orjson
@@ -15,10 +15,11 @@ import pytest
 
 from perdure import DurableTaskQueue, FlowEngine, ResumeHook, WorkflowSpec
 from perdure.cli.app import run
+from perdure.cli.processes import Processes
 from perdure.owner import is_dead
 from perdure.stores import SqliteEventStore
 from perdure.stores.base import FlowEventStore
-from worker.child import child, logged
+from worker.child import MODULE, child, logged
 from worker.kit import chain, until
 
 MODULES = {
@@ -125,6 +126,48 @@ async def test_a_second_signal_ends_it_at_once(sqlite: SqliteEventStore, tmp_pat
             process.send_signal(signal.SIGINT)
             assert await asyncio.to_thread(process.wait) == 128 + signal.SIGINT
         assert (await sqlite.lease("r")).owner is None
+
+
+async def test_a_thread_that_a_step_left_behind_does_not_keep_the_process(
+    sqlite: SqliteEventStore, tmp_path: Path
+) -> None:
+    """The step is asynchronous and was cut off; asyncio would wait for the thread in which it called something."""
+    module = MODULE.replace("def slow(", "async def slow(").replace(
+        "    while not", "    import asyncio\n    await asyncio.to_thread(time.sleep, 3600)\n    while not"
+    )
+    async with FlowEngine(chain(), sqlite) as engine:
+        await submit(engine)
+        with child(sqlite, tmp_path, "--drain-timeout", "0", module=module) as process:
+            process.terminate()
+            assert await asyncio.to_thread(process.wait) == 0
+        assert (await sqlite.lease("r")).owner is None
+
+
+async def test_a_child_that_cannot_be_started_for_a_moment_ends_nobody(tmp_path: Path) -> None:
+    """The program is away while one child dies; its place is filled when it is back, and the other child never noticed."""
+    program, away, log = tmp_path / "program", tmp_path / "away", tmp_path / "log"
+    program.write_text(f"#!/bin/sh\necho begun >> {log}\ntrap 'exit 0' TERM\nwhile true; do sleep 0.02; done\n")
+    program.chmod(0o755)
+    processes = Processes([str(program)], 2, "memory:", 1.0)
+    running = asyncio.create_task(processes.run())
+
+    def begun(count: int) -> Callable[[], Awaitable[bool]]:
+        async def so_often() -> bool:
+            return log.exists() and log.read_text().count("begun") == count
+
+        return so_often
+
+    await until(begun(2))
+    first, other = processes._children
+    program.rename(away)
+    first.kill()
+    await first.wait()
+    await asyncio.sleep(0.7)  # it is started again after half a second, in vain
+    away.rename(program)
+    await until(begun(3))
+    assert other.returncode is None
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert await running == 0
 
 
 def pid_of(owner: str) -> int:

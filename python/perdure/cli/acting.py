@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Annotated, Final
 
-import orjson
 import typer
 
 from perdure.builds import RuntimeBuildCompatibility
@@ -16,8 +15,9 @@ from perdure.cli.shared import Json, StoreUrl, Workflow, counted, opened, perfor
 from perdure.cli.target import resolve_codec
 from perdure.codec import PayloadCodec
 from perdure.engine import FlowEngine
-from perdure.errors import RunNotFound
+from perdure.errors import RunNotFound, Serialization
 from perdure.flow import Flow
+from perdure.payload import decode
 from perdure.snapshot import WorkflowRunSnapshot
 from perdure.stores.base import FlowEventStore, RunFilter
 
@@ -144,10 +144,10 @@ class _Answer:
 
 def _json(text: str) -> tuple[object]:
     try:
-        return (orjson.loads(text),)
-    except orjson.JSONDecodeError as error:
+        return (decode(text.encode("utf-8", "surrogateescape")),)
+    except Serialization as error:
         raise typer.BadParameter(
-            f"it is no JSON ({error.msg}); a text needs its quotes: '\"yes\"'", param_hint="--payload"
+            f"it is no JSON ({error.detail}); a text needs its quotes: '\"yes\"'", param_hint="--payload"
         ) from None
 
 

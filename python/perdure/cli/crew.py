@@ -6,6 +6,7 @@ import asyncio
 import os
 import socket
 import sys
+import threading
 from collections.abc import Collection
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ __all__ = ["SIGNALLED", "Crew", "Settings", "leave_at_once"]
 
 SIGNALLED: Final = 128
 """What a shell adds to the number of a signal."""
+_FAILED: Final = 1
 _AT_ONCE_SECONDS: Final = 3.0
 
 
@@ -60,9 +62,29 @@ class Crew:
         self._runtime = runtime
         self._settings = settings
         self._signals: list[int] = []
+        self._told = False
+        self._leaving: threading.Timer | None = None
 
     async def work(self, parent: int | None) -> int:
-        """Until a signal, the end of the parent, or with `until_idle` the end of the work. Gives the exit status."""
+        """Until a signal, the end of the parent, or with `until_idle` the end of the work. Gives the exit status. A thread that
+        a step left behind may keep the event loop from ending; then the process ends a moment later, unless `ended` is
+        called."""
+        status = _FAILED
+        try:
+            status = await self._work(parent)
+        finally:
+            if self._told:
+                self._leaving = threading.Timer(_AT_ONCE_SECONDS, leave_at_once, [status])
+                self._leaving.daemon = True
+                self._leaving.start()
+        return status
+
+    def ended(self) -> None:
+        """The event loop has ended."""
+        if self._leaving is not None:
+            self._leaving.cancel()
+
+    async def _work(self, parent: int | None) -> int:
         settings = self._settings
         async with AsyncExitStack() as stack:
             store = await stack.enter_async_context(opened(settings.store, make=True))
@@ -114,6 +136,7 @@ class Crew:
             asyncio.get_running_loop().call_later(_AT_ONCE_SECONDS, leave_at_once, SIGNALLED + number)
 
     def _stop(self) -> None:
+        self._told = True
         self._runs.stop()
         for worker in self._tasks:
             worker.stop()

@@ -16,6 +16,7 @@ __all__ = ["Processes"]
 
 _log = logging.getLogger("perdure.processes")
 _USAGE: Final = 2
+_NOT_STARTED: Final = 126
 _SIGNALLED: Final = 128
 _FIRST_BACKOFF: Final = 0.5
 _LAST_BACKOFF: Final = 30.0
@@ -106,8 +107,13 @@ class Processes:
         ours, theirs = socket.socketpair()
         with theirs:
             command = [*self._command, "--parent", str(theirs.fileno())]
-            # A group of its own: Ctrl-C on a terminal reaches this process only, which passes it on once.
-            child = await asyncio.create_subprocess_exec(*command, pass_fds=[theirs.fileno()], process_group=0)
+            try:
+                # A group of its own: Ctrl-C on a terminal reaches this process only, which passes it on once.
+                child = await asyncio.create_subprocess_exec(*command, pass_fds=[theirs.fileno()], process_group=0)
+            except OSError as error:  # no memory or no program for a moment; the other children work on
+                ours.close()
+                _log.error("a worker cannot be started: %s", error)
+                return _NOT_STARTED
         self._children.add(child)
         if self._signals:
             child.send_signal(self._signals[-1])  # it came while the child began

@@ -77,7 +77,11 @@ def worker(
     with named(store):
         _check_store(store, processes)
         if processes == 1:
-            status = perform(Crew(runtime, settings).work(parent))
+            crew = Crew(runtime, settings)
+            try:
+                status = perform(crew.work(parent))
+            finally:
+                crew.ended()
         else:
             status = perform(Processes(_child_command(), processes, store, drain_timeout).run())
     if status > SIGNALLED:
