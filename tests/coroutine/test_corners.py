@@ -14,6 +14,7 @@ from perdure import (
     AsyncContext,
     BranchCancelled,
     Flow,
+    FlowError,
     Serialization,
     StepFailed,
     WorkflowCancelled,
@@ -404,3 +405,60 @@ def test_an_id_is_text(kernel: Kernel, flow: Flow) -> None:
             await ctx.sleep(HOUR, id=5)  # type: ignore[arg-type]  # what the test is about
 
     assert World(kernel, flow, w).status == "completed"
+
+
+@pytest.mark.parametrize("listed", [Serialization, FlowError, Exception])
+def test_a_listed_refusal_fails_the_run(kernel: Kernel, flow: Flow, listed: type[Exception]) -> None:
+    work, _ = steps_of(flow)
+
+    @flow.workflow("w", fails_on=(listed,))
+    async def w(ctx: AsyncContext) -> None:
+        await ctx.step(work)
+
+    world = World(kernel, flow, w)
+    world.done("work", 1)
+    assert world.status == "failed" and "the output of step 'work'" in str(world.error)
+
+
+class Expected(Exception):
+    pass
+
+
+@pytest.mark.parametrize("listed", [False, True])
+def test_the_request_overrides_the_failure_that_ended_a_group_but_no_fault(
+    kernel: Kernel, flow: Flow, listed: bool
+) -> None:
+    work, undo = steps_of(flow)
+
+    @flow.workflow("w", fails_on=(Expected,) if listed else ())
+    async def w(ctx: AsyncContext) -> None:
+        async def fails() -> None:
+            await ctx.step(work)
+            raise Expected
+
+        async def goes_on() -> None:
+            try:
+                await ctx.sleep(HOUR)
+            except BranchCancelled:
+                await ctx.step(undo.options(id="undo"))
+
+        await ctx.gather(fails(), goes_on())
+
+    world = World(kernel, flow, w)
+    world.done("1.1/work", "")
+    if listed:
+        world.request()
+        assert world.status == "cancelled"
+    else:
+        with pytest.raises(WorkflowRaised, match="Expected"):
+            world.request()
+
+
+def test_a_sleep_that_was_closed_before_it_was_opened_never_is(kernel: Kernel, flow: Flow) -> None:
+    @flow.workflow("w")
+    async def w(ctx: AsyncContext) -> None:
+        sleep: Any = ctx.sleep(HOUR)
+        sleep.close()
+        await sleep
+
+    assert World(kernel, flow, w).opened() == []

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from perdure.commands import Cancel, Complete, Fail, RuntimeCommand, ScheduleAll, Timeout
 from perdure.coroutine import report
 from perdure.coroutine.signals import WorkflowCancelled
-from perdure.errors import EndTimedOut, FlowError, HookDisposed, StepFailed, WorkflowFailed, WorkflowStuck
+from perdure.errors import EndTimedOut, FlowError, StepFailed, WorkflowFailed, WorkflowStuck
 from perdure.outcome import message_of, whole
 from perdure.payload import encode
 from perdure.wire import instant_text
@@ -22,8 +22,9 @@ __all__ = ["command"]
 def command(replay: Replay, main: Chain) -> RuntimeCommand:
     """The command of this pass. Raises `WorkflowRaised` for a fault of the code, `WorkflowStuck`."""
     error = replay.error
-    if main.done and error is not None and (replay.is_fault(error) or _is_refusal(error)):
-        raise error if _is_refusal(error) else replay.raised(error)
+    if main.done and error is not None and replay.is_fault(error):
+        refusal = isinstance(error, FlowError)  # it says by itself what is wrong, such as a value that cannot be stored
+        raise error if refusal else replay.raised(error)
     if main.done and not replay.chains:
         facts = replay.facts()
         return ScheduleAll(tuple(facts)) if facts else _end(replay, error)
@@ -32,12 +33,6 @@ def command(replay: Replay, main: Chain) -> RuntimeCommand:
     if (oldest := replay.oldest_open()) is not None:
         return oldest
     raise WorkflowStuck(replay.run_id, tuple(report.awaits(replay)))
-
-
-def _is_refusal(error: BaseException) -> bool:
-    """A typed refusal, such as of a value that cannot be stored: it says by itself what is wrong (R15)."""
-    ours = (StepFailed, HookDisposed, WorkflowFailed, EndTimedOut)
-    return isinstance(error, FlowError) and not isinstance(error, ours)
 
 
 def _end(replay: Replay, error: BaseException | None) -> RuntimeCommand:

@@ -143,6 +143,8 @@ class Group(Generic[T]):
             chain.put(signal)
             return True
         self._signal = signal
+        if self._error is not None and not self._replay.is_fault(self._error):
+            self._error = None  # overridden
         self._end_chains(signal.error.__cause__ if signal.rank is Rank.BRANCH else None)
         self._check_finished()
         return True

@@ -319,7 +319,8 @@ class WaitHandle(WorkHandle[None]):
     def shut(self) -> None:
         """The same, for the driver."""
         if not self._closed and self.ended is None:
-            self._closed = True
+            self._closed = self.opened = True  # one that was not opened before never will be
+            self._replay.idle.pop(self, None)
             self._replay.closes(self)
             if not self.order:
                 self.mark()
