@@ -93,7 +93,7 @@ class Binding:
                 raw = encode(args[0])
             except Serialization as error:
                 raise self._refused(self._one_suffices, error) from None
-            if raw != b"null" and ARGS_KEY_BYTES not in raw:
+            if raw != b"null" and raw.find(ARGS_KEY_BYTES) < 0:  # `in` would take longer, see `encode`
                 return raw
         try:
             given = self._data.bind(*args, **named).arguments

@@ -9,8 +9,8 @@ pydantic models; keys keep their order. What comes back is what the annotation s
 
 from __future__ import annotations
 
-from perdure.payload_decode import decode, decode_as, decode_with, decoder
+from perdure.payload_decode import decode, decode_as, decoder, reader
 from perdure.payload_encode import encode
 from perdure.payload_rules import key_path, refusal
 
-__all__ = ["decode", "decode_as", "decode_with", "decoder", "encode", "key_path", "refusal"]
+__all__ = ["decode", "decode_as", "decoder", "encode", "key_path", "reader", "refusal"]

@@ -9,19 +9,20 @@ from __future__ import annotations
 import json
 import re
 import typing
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime, time, timedelta
 from functools import lru_cache
 from typing import Any, Final, TypeVar, cast
 
 import msgspec
 import orjson
+from msgspec import inspect
 
 from perdure.errors import Serialization
 from perdure.payload_rules import is_model, key_path, refusal
 from perdure.payload_unions import Place, read, rewritten
 
-__all__ = ["decode", "decode_as", "decode_with", "decoder"]
+__all__ = ["decode", "decode_as", "decoder", "reader"]
 
 T = TypeVar("T")
 
@@ -59,19 +60,38 @@ def decode_as(raw: bytes, kind: Any) -> Any:
     """
     if kind is Any or kind is object:
         return decode(raw)
-    return decode_with(decoder(kind), raw, kind)
+    return _decode_with(decoder(kind), raw, kind)
 
 
-def decode_with(made: msgspec.json.Decoder[Any], raw: bytes, kind: Any) -> Any:
+def _decode_with(made: msgspec.json.Decoder[Any], raw: bytes, kind: Any) -> Any:
     """`decode_as` with the decoder of `kind` at hand."""
     try:
         value = made.decode(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise _unreadable(error, kind, raw) from None
     digits = raw.translate(_DIGITS)
-    if _SIXTEEN in digits or _SEVENTH in digits or (_CLOCK in digits and _ZONELESS.search(digits)):
+    long = digits.find(_SIXTEEN) >= 0 or digits.find(_SEVENTH) >= 0  # `in` would take longer, see `encode`
+    if long or (digits.find(_CLOCK) >= 0 and _ZONELESS.search(digits)):
         _check_exact(value, decode(raw), "$")
     return value
+
+
+def reader(kind: Any) -> Callable[[bytes], Any]:
+    """`decode_as` for one annotation, made once. Raises `TypeError` as `decoder`."""
+    if kind is Any or kind is object:
+        return decode
+    made = decoder(kind)
+    if _may_round(kind):
+        return lambda raw: _decode_with(made, raw, kind)
+    plain = made.decode
+
+    def read_plain(raw: bytes) -> Any:
+        try:
+            return plain(raw)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise _unreadable(error, kind, raw) from None
+
+    return read_plain
 
 
 def decoder(kind: Any) -> msgspec.json.Decoder[Any]:
@@ -121,6 +141,14 @@ _SIXTEEN: Final = b"0" * 16  # fewer digits fit any float
 _SEVENTH: Final = b"." + b"0" * 7  # fewer digits after the second fit a datetime
 _CLOCK: Final = b"00:00"  # a quick no to what follows
 _ZONELESS: Final = re.compile(rb'0-00[Tt ]00:00[0:.]*"')
+_EXACT: Final = (
+    *(inspect.BoolType, inspect.BytesType, inspect.EnumType, inspect.IntType, inspect.LiteralType, inspect.NoneType),
+    *(inspect.StrType, inspect.UUIDType, inspect.DataclassType, inspect.NamedTupleType, inspect.StructType),
+    *(inspect.TypedDictType, inspect.DictType, inspect.ListType, inspect.TupleType, inspect.UnionType),
+    *(inspect.VarTupleType, inspect.Field, inspect.Metadata),
+)
+"""Whose values no decoding rounds, if those inside do not."""
+_INNER_TYPES: Final = ("fields", "type", "types", "item_type", "item_types", "key_type", "value_type")
 _NANOSECONDS: Final = re.compile(r"\.[0-9]{6}[0-9]*[1-9]")
 
 
@@ -170,6 +198,25 @@ def _renamed(kind: type) -> dict[str, str]:
         fields: dict[str, Any] = cast(Any, kind).model_fields
         return {field.alias: name for name, field in fields.items() if field.alias is not None}
     return {}
+
+
+def _may_round(kind: Any) -> bool:
+    """Whether there is anything for `_check_exact` in values of this annotation."""
+    try:
+        parts: list[Any] = [inspect.type_info(kind)]
+    except (TypeError, NameError):
+        return True
+    seen: dict[int, object] = {}  # the parts, too: a number is one's own only while that lives
+    while parts:
+        part = parts.pop()
+        if id(part) not in seen:
+            seen[id(part)] = part
+            if not isinstance(part, _EXACT):
+                return True
+            for name in _INNER_TYPES:
+                inner = getattr(part, name, ())
+                parts += inner if isinstance(inner, tuple) else (inner,)
+    return False
 
 
 # -- classes of others --------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from typing import Any, Generic, Literal, ParamSpec, TypeVar, cast
 
 from perdure.arguments import Binding, place, store_untyped, underlying
 from perdure.errors import StepCancelled, StepNotRegistered
-from perdure.payload import decode, decode_with, decoder
+from perdure.payload import reader
 from perdure.policy import RetryPolicy
 from perdure.wire import whole_ms
 
@@ -127,8 +127,7 @@ class Step(Generic[P, R_co]):
     @cached_property
     def decode(self) -> Callable[[bytes], Any]:
         """Reads a stored output as the type it is annotated to return. Raises `Serialization("payload")`."""
-        kind = self.binding.returns
-        return decode if kind is Any or kind is object else _reader(kind)
+        return reader(self.binding.returns)
 
     @cached_property
     def async_retry(self) -> bytes:
@@ -178,11 +177,6 @@ def _elsewhere(*args: Any, **named: Any) -> Any:
 
 
 _DEFAULT_RETRY = RetryPolicy(on_exhausted="continue_workflow").to_json()
-
-
-def _reader(kind: Any) -> Callable[[bytes], Any]:
-    made = decoder(kind)
-    return lambda raw: decode_with(made, raw, kind)
 
 
 def _is_context(kind: Any) -> bool:
