@@ -37,6 +37,7 @@ from perdure.errors import (
     InvalidRunId,
     InvalidTransition,
     ReplayLimitExceeded,
+    Serialization,
 )
 from perdure.flow import FlowRuntime
 from perdure.inspection import Inspection
@@ -95,7 +96,12 @@ class HostCall:
     text: bytes = field(init=False)
 
     def __post_init__(self) -> None:
-        self.text = orjson.dumps(self.call)
+        try:
+            self.text = orjson.dumps(self.call)
+        except TypeError as error:
+            if "surrogates" not in str(error):
+                raise
+            raise Serialization("payload", detail="a text of the call holds a lone surrogate, as no JSON can") from None
 
     @property
     def starts(self) -> bool:

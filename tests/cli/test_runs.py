@@ -251,6 +251,17 @@ def test_a_payload_is_stored_exactly_or_not_at_all(address: str, tell: Tell) -> 
     assert driven(address, "free").output == {"n": 9007199254740993, "x": 1.1}
 
 
+@pytest.mark.parametrize(
+    "arguments", [["cancel", "free", "--reason", "\udcff"], ["resume", "free", "--hook", "\udcff", "--dispose"]]
+)
+def test_an_argument_that_is_no_text_is_one_line(
+    address: str, arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(arguments) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "a lone surrogate" in line
+
+
 def test_resume_finds_the_run_by_a_token_from_standard_input(
     address: str, tell: Tell, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -138,6 +138,8 @@ def test_a_dispatcher_of_ones_own(address: str) -> None:
         ["--queue", ""],
         ["--max-pending", "0"],
         ["--interval", "0"],
+        ["--interval", "inf"],
+        ["--redispatch-after", "1e300"],
     ],
 )
 def test_wrong_usage(address: str, options: list[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -73,6 +73,8 @@ def test_a_target_that_is_none_is_refused_in_one_line(
         (["--store", "a.db", "--build", "-b1"], "'-b1' is not valid"),
         (["--store", "a.db", "--processes", "0"], "--processes"),
         (["--store", "a.db", "--lease-ttl", "0"], "--lease-ttl"),
+        (["--store", "a.db", "--lease-ttl", "inf"], "--lease-ttl"),
+        (["--store", "a.db", "--drain-timeout", "1e300"], "--drain-timeout"),
     ],
 )
 def test_options_without_sense_are_refused(

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from perdure.cli.shared import Json, StoreUrl, named, opened, perform, tell_json, tell_table
+from perdure.cli.shared import YEAR, Json, StoreUrl, named, opened, perform, tell_json, tell_table
 from perdure.cli.target import resolve
 from perdure.engine import FlowEngine
 from perdure.errors import InvalidRuntimeBuildId, InvalidWorkerConfiguration
@@ -50,9 +50,11 @@ def scheduler(
     max_pending: Annotated[int | None, typer.Option(min=1, help="How many tasks a queue may hold.")] = None,
     redispatch_after: Annotated[
         float,
-        typer.Option(min=0.001, metavar="SECONDS", help="When a task sent to a dispatcher of yours counts as lost."),
+        typer.Option(
+            min=0.001, max=YEAR, metavar="SECONDS", help="When a task sent to a dispatcher of yours counts as lost."
+        ),
     ] = 60.0,
-    interval: Annotated[float, typer.Option(min=0.001, metavar="SECONDS", help="The longest sleep.")] = 1.0,
+    interval: Annotated[float, typer.Option(min=0.001, max=YEAR, metavar="SECONDS", help="The longest sleep.")] = 1.0,
     once: Annotated[bool, typer.Option("--once", help="One look, say what it did, and end.")] = False,
     json: Json = False,
 ) -> None:

@@ -28,6 +28,7 @@ from perdure.stores.base import FlowEventStore
 from perdure.stores.jsonl_folder import JsonlFolder
 
 __all__ = [
+    "YEAR",
     "Json",
     "Prefix",
     "RunIds",
@@ -48,6 +49,8 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+YEAR: Final = 365 * 86_400.0
+"""The most that an option in seconds may say."""
 _PIPE_WIDTH: Final = 10_000
 """Columns of a table that no terminal shows: nothing is cut or wrapped there."""
 

@@ -12,7 +12,7 @@ import typer
 from perdure.builds import RuntimeBuildCompatibility
 from perdure.cli.crew import SIGNALLED, Crew, Settings, leave_at_once
 from perdure.cli.processes import Processes
-from perdure.cli.shared import StoreUrl, named, perform
+from perdure.cli.shared import YEAR, StoreUrl, named, perform
 from perdure.cli.target import resolve_codec, resolve_flow
 from perdure.errors import InvalidRuntimeBuildId
 from perdure.stores.address import parse_address
@@ -47,9 +47,12 @@ def worker(
     codec: Annotated[
         str | None, typer.Option(metavar="MODULE:CODEC", help="What your payloads are stored with, if anything.")
     ] = None,
-    lease_ttl: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="How long a lease lives.")] = 30.0,
+    lease_ttl: Annotated[
+        float, typer.Option(min=0.1, max=YEAR, metavar="SECONDS", help="How long a lease lives.")
+    ] = 30.0,
     drain_timeout: Annotated[
-        float, typer.Option(min=0.0, metavar="SECONDS", help="How long running steps may take after a signal.")
+        float,
+        typer.Option(min=0.0, max=YEAR, metavar="SECONDS", help="How long running steps may take after a signal."),
     ] = 30.0,
     until_idle: Annotated[bool, typer.Option("--until-idle", help="End when no run can be carried on now.")] = False,
     parent: Annotated[int | None, typer.Option(hidden=True)] = None,
