@@ -140,16 +140,39 @@ async def test_the_clock_is_the_servers_and_never_goes_back(schema: str) -> None
     await store.close()
 
 
+def test_a_fork_leaves_the_connections_to_its_parent() -> None:
+    async def test() -> None:
+        store = await PostgresEventStore.connect(url(), schema=new_schema())
+        assert await store.run_ids() == []
+        store._asking._process += 1  # what a fork sees
+        story = Story(PURE, "r")
+        for call in (store.run_ids(), store.commit([Append(story.batch(created()))])):
+            with pytest.raises(StoreError, match="before this process was forked"):
+                await call
+        await store.close()
+        store._asking._process -= 1
+        (idle,) = store._asking._pool._idle if store._asking._pool else ()
+        assert not idle.closed
+        await store.close()
+
+    asyncio.run(test())
+
+
 def test_a_store_serves_one_event_loop() -> None:
     store = PostgresEventStore(url(), schema=new_schema())
     first = asyncio.new_event_loop()
     first.run_until_complete(store.open())
 
     async def elsewhere() -> None:
-        with pytest.raises(StoreError, match="second event loop"):
-            await store.run_ids()
+        commit = store.commit([Append(Story(PURE, "r").batch(created()))])
+        for call in (store.run_ids(), commit):
+            with pytest.raises(StoreError, match="second event loop"):
+                await asyncio.wait_for(call, 20)
 
     asyncio.run(elsewhere())
+    store._group._idle.clear()  # as while the first loop commits: nothing may wait for it there
+    asyncio.run(elsewhere())
+    store._group._idle.set()
     first.run_until_complete(store.close())
     with pytest.raises(StoreError, match="is closed"):
         first.run_until_complete(store.run_ids())

@@ -7,6 +7,8 @@ import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import replace
+from functools import partial
+from itertools import count
 from random import Random
 
 import psycopg
@@ -14,6 +16,7 @@ import pytest
 from stores.wire import Cut, Wire, impatient
 
 from perdure.errors import EventConflict, LeaseLost, OutcomeUnknown, StoreUnavailable
+from perdure.instant import MAX_NS
 from perdure.kernel import Batch, load
 from perdure.stores.base import Append, Committed, Lease
 from perdure.stores.postgres import PostgresEventStore
@@ -102,6 +105,30 @@ def test_a_group_cut_off_is_unknown_to_each_of_its_callers(schema: str, cut: Cut
             assert [type(answer) for answer in answers] == [OutcomeUnknown] * 3
             assert len({id(answer) for answer in answers}) == 3
             assert [await written(schema, batch) for batch in batches[1:]] == [WRITTEN[cut]] * 3
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize("kind", ["hold", "prune"])
+def test_a_transaction_ends_wherever_the_server_falls_silent(schema: str, kind: str) -> None:
+    async def test() -> None:
+        wire = Wire()
+        async with over(wire, schema) as store:
+            for passes in count():
+                run_id = f"r{passes}"
+                await Story(PURE, run_id).write(store, created(), started(), {"type": "run_completed", "output": None})
+                call = partial(store.hold_history, run_id, "h", "x") if kind == "hold" else partial(store.prune, MAX_NS)
+                wire.cut, wire.passes = "silence", passes
+                with suppress(StoreUnavailable, OutcomeUnknown), impatient(store):
+                    await asyncio.wait_for(call(), 20)
+                whole, wire.cut = wire.cut is not None, None
+                await call()  # settles it
+                holds = [hold.hold_id for hold in await store.history_holds(run_id)]
+                assert holds == (["h"] if kind == "hold" else [])
+                assert (await store.tombstone(run_id) is None) == (kind == "hold")
+                if whole:
+                    break
+            assert passes > 4
 
     asyncio.run(test())
 

@@ -24,9 +24,9 @@ from perdure.stores.base import (
     Wakeup,
 )
 from perdure.stores.leases import Columns, Wanted
-from perdure.stores.postgres_asking import Ask, PostgresAsking, Row
+from perdure.stores.postgres_asking import Ask, Each, PostgresAsking, Row
 from perdure.stores.postgres_batches import COMMIT, COMMIT_RESTORED, answers_of, arguments_of, restored_links
-from perdure.stores.postgres_database import Connection, PostgresDatabase, Preparing
+from perdure.stores.postgres_database import PostgresDatabase, Preparing
 from perdure.stores.postgres_group import AsyncGroupCommitter
 from perdure.stores.postgres_hints import PostgresHints, channel_of
 from perdure.stores.postgres_retention import PostgresRetention
@@ -158,6 +158,7 @@ class PostgresEventStore(PostgresRetention):
 
     async def commit(self, appends: Sequence[Append]) -> list[Committed | FlowError]:
         """As `FlowEventStore.commit`."""
+        self._asking.check()
         if len(appends) == 1 and is_step(appends[0]):
             (moved,) = await self._steps.commit(appends)
             if moved is not None:
@@ -380,6 +381,8 @@ class PostgresEventStore(PostgresRetention):
 
     async def close(self) -> None:
         """As `FlowEventStore.close`. Later calls raise `StoreError`."""
+        if self._asking.is_forked():
+            return
         await self._steps.close()
         await self._group.close()
         await self._hints.close()
@@ -430,11 +433,8 @@ class PostgresEventStore(PostgresRetention):
     async def _change(self, statement: str, *values: object) -> list[Row]:
         return await self._asking.change(statement, *values)
 
-    async def _transact(self, work: Callable[[Connection, Ask], Awaitable[T]]) -> T:
+    async def _transact(self, work: Callable[[Ask, Each], Awaitable[T]]) -> T:
         return await self._asking.transact(work)
-
-    def _sql(self, statement: str) -> str:
-        return self._database.sql(statement)
 
 
 def _moved(append: Append, now: int) -> Committed:

@@ -8,11 +8,12 @@ import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
 from typing import Any, Final, TypeVar, cast
 
 import psycopg
 
-from perdure.errors import StoreError
+from perdure.errors import FlowError, StoreError
 from perdure.stores.postgres_database import (
     Connection,
     PostgresDatabase,
@@ -24,10 +25,13 @@ from perdure.stores.postgres_database import (
 from perdure.stores.postgres_pool import PostgresPool, is_stale
 from perdure.stores.postgres_wire import PostgresWire, Statement
 
-__all__ = ["Ask", "PostgresAsking", "Row"]
+__all__ = ["Ask", "Each", "PostgresAsking", "Row"]
 
 Row = tuple[Any, ...]
 Ask = Callable[..., Awaitable[list[Row]]]
+"""Runs one statement, whose parameters follow it, and gives its rows."""
+Each = Callable[..., AsyncIterator[Row]]
+"""As `Ask`, one row after the other."""
 T = TypeVar("T")
 
 _TRIES: Final = 5
@@ -65,20 +69,34 @@ class PostgresAsking:
         self._keeping = AsyncExitStack()  # what gives it back
         self._ending: set[asyncio.Task[None]] = set()  # connections that did not answer
         self._closed = False
+        self._process = os.getpid()
 
     async def open(self) -> PostgresPool:
         """Connects, and migrates if it must. Raises `StoreUnavailable`, `StoreError`."""
-        if self._closed:
-            raise StoreError(f"{self._database} is closed; open the store again to use it")
+        self.check()
         if self._pool is None:
             async with self._opening:
                 if self._pool is None:
                     self._on_open(await self._database.prepare(self._wait_seconds, migrate=self._migrate))
                     self._loop = asyncio.get_running_loop()
                     self._pool = PostgresPool(self._database, self._pool_size, self._wait_seconds)
-        if self._loop is not asyncio.get_running_loop():
-            raise StoreError(f"{self._database} is used from a second event loop; make a store for each")
         return self._pool
+
+    def check(self) -> None:
+        """Raises `StoreError` where the store must not be used: it is closed, or its connections are those of another process
+        or loop."""
+        if self._closed:
+            raise StoreError(f"{self._database} is closed; open the store again to use it")
+        if self.is_forked():
+            raise StoreError(
+                f"{self._database} was connected to before this process was forked; make a store in each, after the fork"
+            )
+        if self._loop not in (None, asyncio.get_running_loop()):
+            raise StoreError(f"{self._database} is used from a second event loop; make a store for each")
+
+    def is_forked(self) -> bool:
+        """Whether this process is a fork of the one whose connections these are: it must not even close them."""
+        return os.getpid() != self._process
 
     async def close(self) -> None:
         """Gives the connections back; later calls are refused."""
@@ -124,7 +142,7 @@ class PostgresAsking:
             self._keep, lambda _: self._ask_kept(cast(PostgresWire, self._kept), statement, values)
         )
 
-    async def transact(self, work: Callable[[Connection, Ask], Awaitable[T]]) -> T:
+    async def transact(self, work: Callable[[Ask, Each], Awaitable[T]]) -> T:
         """Runs `work` in one transaction, again after contention, so `work` keeps nothing from one try to the next. Raises as
         `change`."""
 
@@ -132,9 +150,16 @@ class PostgresAsking:
             async def ask(statement: str, *values: object) -> list[Row]:
                 return await self._ask(connection, statement, values)
 
-            async with connection.transaction():
-                await ask("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
-                return await work(connection, ask)
+            # The driver's own block would wait for ever for a server that does not answer.
+            await ask("BEGIN ISOLATION LEVEL READ COMMITTED")
+            try:
+                given = await work(ask, partial(self._each, connection))
+            except FlowError:
+                with suppress(psycopg.Error):  # nothing was written; a connection in whatever state is not kept
+                    await ask("ROLLBACK")
+                raise
+            await ask("COMMIT")
+            return given
 
         return await self._changed(PostgresPool.lend, transaction)
 
@@ -191,6 +216,13 @@ class PostgresAsking:
             return await cursor.fetchall() if cursor.description else []
 
         return await self._in_time(connection, work())
+
+    async def _each(self, connection: Connection, statement: str, *values: object) -> AsyncIterator[Row]:
+        """As `_ask`, row by row, for what may be more than the memory holds."""
+        async with connection.cursor() as cursor:
+            rows = cursor.stream(self._database.sql(statement), values, binary=True)
+            while (row := await self._in_time(connection, anext(rows, None))) is not None:
+                yield row
 
     async def _ask_kept(
         self, kept: PostgresWire, statement: Statement, values: Sequence[bytes | None]

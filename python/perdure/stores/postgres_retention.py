@@ -7,21 +7,18 @@ a component sees every link and hold there is, and those that come later find th
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from perdure.errors import RunConflict, RunNotFound
 from perdure.instant import due_key, parse_instant
 from perdure.retention import Digest, HistoryHold, Part, Standing, Tombstone, check_hold, may_go
-from perdure.stores.postgres_database import Connection
+from perdure.stores.postgres_asking import Ask, Each, Row
 from perdure.stores.retaining import Retaining
 from perdure.stores.rules import RUN_COLUMNS, check_limit, record_from
 
 __all__ = ["PostgresRetention"]
 
 T = TypeVar("T")
-Row = tuple[Any, ...]
-Ask = Callable[..., Awaitable[list[Row]]]
-"""Runs one statement, whose parameters follow it, and gives its rows."""
 
 LOCK: Final = "SELECT run_id FROM @schema@.flow_runs WHERE run_id = ANY ($1::text[]) ORDER BY run_id FOR UPDATE"
 RECORDS: Final = f"SELECT {RUN_COLUMNS} FROM @schema@.flow_runs WHERE run_id = ANY ($1::text[])"
@@ -66,16 +63,12 @@ class PostgresRetention(Retaining):
         """Asks what may be asked twice."""
         raise NotImplementedError
 
-    async def _transact(self, work: Callable[[Connection, Ask], Awaitable[T]]) -> T:
+    async def _transact(self, work: Callable[[Ask, Each], Awaitable[T]]) -> T:
         """Runs `work` in one READ COMMITTED transaction."""
         raise NotImplementedError
 
     def _test_time(self) -> int | None:
         """The clock of a test, in place of the server's."""
-        raise NotImplementedError
-
-    def _sql(self, statement: str) -> str:
-        """The statement with the schema's name in it."""
         raise NotImplementedError
 
     async def _standings(self, run_ids: Sequence[str]) -> dict[str, Standing]:
@@ -84,7 +77,7 @@ class PostgresRetention(Retaining):
     async def _delete(self, parts: Sequence[Part], cutoff: int) -> list[bool]:
         run_ids = [run_id for part in parts for run_id in part.looked_at]
 
-        async def work(connection: Connection, ask: Ask) -> list[bool]:
+        async def work(ask: Ask, each: Each) -> list[bool]:
             await ask(LOCK, run_ids)
             # A statement of its own: it sees what was committed before the locks were had.
             standings = await _standings(ask, run_ids)
@@ -92,29 +85,10 @@ class PostgresRetention(Retaining):
             buried = [run_id for part, is_gone in zip(parts, gone, strict=True) if is_gone for run_id in part.run_ids]
             if buried:
                 ((now,),) = await ask(_NOW, self._test_time())
-                await self._bury(connection, ask, standings, buried, now)
+                await _bury(ask, each, standings, buried, now)
             return gone
 
         return await self._transact(work)
-
-    async def _bury(
-        self, connection: Connection, ask: Ask, standings: dict[str, Standing], run_ids: list[str], now: int
-    ) -> None:
-        digests = {run_id: Digest(run_id, _last_sequence(standings[run_id])) for run_id in run_ids}
-        async with connection.cursor() as cursor:
-            async for run_id, lines in cursor.stream(self._sql(_LINES), (run_ids,), binary=True):
-                digests[run_id].add(lines)
-        left = [digests[run_id].tombstone(now) for run_id in run_ids]
-        await ask(
-            _BURY,
-            run_ids,
-            due_key(now),
-            [tombstone.terminal_sequence for tombstone in left],
-            [tombstone.terminal_event_id for tombstone in left],
-            [bytes.fromhex(tombstone.history_sha256) for tombstone in left],
-        )
-        for table in _TABLES:
-            await ask(f"DELETE FROM @schema@.{table} WHERE run_id = ANY ($1::text[])", run_ids)
 
     async def tombstone(self, run_id: str) -> Tombstone | None:
         """As `FlowEventStore.tombstone`."""
@@ -126,7 +100,7 @@ class PostgresRetention(Retaining):
         """As `FlowEventStore.hold_history`."""
         check_hold(hold_id, reason)
 
-        async def work(_: Connection, ask: Ask) -> bool:
+        async def work(ask: Ask, _: Each) -> bool:
             if not await ask(_KEEP, run_id):
                 raise RunConflict(run_id, "pruned") if await ask(_TOMBSTONE, run_id) else RunNotFound(run_id)
             ((now,),) = await ask(_NOW, self._test_time())
@@ -141,7 +115,7 @@ class PostgresRetention(Retaining):
     async def release_history(self, run_id: str, hold_id: str) -> bool:
         """As `FlowEventStore.release_history`."""
 
-        async def work(_: Connection, ask: Ask) -> bool:
+        async def work(ask: Ask, _: Each) -> bool:
             return bool(await ask(_RELEASE, run_id, hold_id))
 
         return await self._transact(work)
@@ -166,6 +140,23 @@ async def _standings(ask: Ask, run_ids: Sequence[str]) -> dict[str, Standing]:
     return {
         run_id: Standing(records.get(run_id), run_id in held, frozenset(linked.get(run_id, ()))) for run_id in run_ids
     }
+
+
+async def _bury(ask: Ask, each: Each, standings: dict[str, Standing], run_ids: list[str], now: int) -> None:
+    digests = {run_id: Digest(run_id, _last_sequence(standings[run_id])) for run_id in run_ids}
+    async for run_id, lines in each(_LINES, run_ids):
+        digests[run_id].add(lines)
+    left = [digests[run_id].tombstone(now) for run_id in run_ids]
+    await ask(
+        _BURY,
+        run_ids,
+        due_key(now),
+        [tombstone.terminal_sequence for tombstone in left],
+        [tombstone.terminal_event_id for tombstone in left],
+        [bytes.fromhex(tombstone.history_sha256) for tombstone in left],
+    )
+    for table in _TABLES:
+        await ask(f"DELETE FROM @schema@.{table} WHERE run_id = ANY ($1::text[])", run_ids)
 
 
 def _last_sequence(standing: Standing) -> int:
