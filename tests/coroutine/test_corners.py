@@ -462,3 +462,29 @@ def test_a_sleep_that_was_closed_before_it_was_opened_never_is(kernel: Kernel, f
         await sleep
 
     assert World(kernel, flow, w).opened() == []
+
+
+@pytest.mark.parametrize("end", ["limit", "request", "drop", "done"])
+def test_groups_inside_groups_take_no_stack(kernel: Kernel, flow: Flow, end: str) -> None:
+    work, _ = steps_of(flow)
+
+    @flow.workflow("w", fails_on=(TimeoutError,))
+    async def w(ctx: AsyncContext) -> str:
+        async def nested(depth: int) -> str:
+            if depth:
+                return (await ctx.gather(nested(depth - 1)))[0]
+            return await ctx.step(work.options(id="leaf"))
+
+        return await ctx.wait_for(nested(1_500), SECOND)
+
+    world = World(kernel, flow, w, strict=False)
+    if end == "drop":
+        world.drop()
+    match end:
+        case "limit":
+            world.fire("timeout")
+        case "request":
+            world.request()
+        case _:
+            world.done("leaf", "found")
+    assert world.status == {"limit": "failed", "request": "cancelled"}.get(end, "completed")

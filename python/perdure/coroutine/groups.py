@@ -155,7 +155,7 @@ class Group(Generic[T]):
             if isinstance(handle, ChainHandle) and handle.chain is not None:
                 error = BranchCancelled()
                 error.__cause__ = reason
-                handle.chain.interrupt(Signal(Rank.BRANCH, error, self._shields))
+                self._replay.tell(handle.chain, Signal(Rank.BRANCH, error, self._shields))
 
     def _later(self, handle: Handle[Any], error: BaseException) -> None:
         """A failure after the reason: a fault of the code replaces it, anything else is noted."""

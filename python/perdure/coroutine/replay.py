@@ -84,6 +84,7 @@ class Replay:
         self._thread = 0
         self.dead = False  # its code is being closed
         self._closing_awaits: bool | None = None  # while code runs that must not await: whether it did
+        self._telling: list[tuple[Chain, Signal]] | None = None  # while chains are told: whom their groups tell
         self._refusals = 0
         self._order = 0
         self._asked: dict[tuple[str, str], WorkHandle[Any] | Member] = {}
@@ -208,6 +209,22 @@ class Replay:
             return
         for open_chain in self._innermost_first():
             open_chain.interrupt(_returned())
+
+    def tell(self, chain: Chain, signal: Signal) -> None:
+        """Interrupts a chain and, before its next sibling, those that its groups tell then: groups inside groups, however
+        many, take no stack."""
+        if self._telling is not None:
+            self._telling.append((chain, signal))
+            return
+        left = [(chain, signal)]
+        try:
+            while left:
+                further: list[tuple[Chain, Signal]] = []
+                self._telling, (told, by) = further, left.pop()
+                told.interrupt(by)
+                left.extend(reversed(further))
+        finally:
+            self._telling = None
 
     def _innermost_first(self) -> list[Chain]:
         return sorted(self.chains, key=lambda chain: -chain.depth)
