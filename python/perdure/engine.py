@@ -272,7 +272,7 @@ class FlowEngine(Inspection):
         for lingering in self._lingering:
             lingering.cancel()
         if self._lingering:
-            await asyncio.wait(self._lingering)
+            await asyncio.wait(self._lingering, timeout=max(1.0, self._grace.total_seconds()))
         for session in self._sessions.values():
             session.evicted()
         await self._keeper.close()

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -500,6 +501,25 @@ async def test_a_stuck_thread_holds_nobody_up(world: World) -> None:
         assert (await engine.run("flow", run_id="r")).output == "done"
     assert calls == [1, 2]
     stuck.set()
+
+
+async def test_a_stuck_task_does_not_keep_its_engine(world: World) -> None:
+    """It swallows every cancellation; the end of the engine waits for it no longer than the grace."""
+    begun, gate = asyncio.Event(), asyncio.Event()
+
+    async def stuck() -> None:
+        begun.set()
+        while not gate.is_set():
+            with suppress(asyncio.CancelledError):
+                await gate.wait()
+
+    async with world.engine(flow_of(stuck), cancel_grace=timedelta(milliseconds=10)) as engine:
+        running = asyncio.create_task(engine.start("flow", run_id="r"))
+        await begun.wait()
+        await asyncio.wait_for(engine.close(), 30)
+        await asyncio.wait([running])
+        assert (await world.store.lease("r")).owner is None
+        gate.set()
 
 
 async def test_many_stuck_threads_are_told(world: World, caplog: pytest.LogCaptureFixture) -> None:

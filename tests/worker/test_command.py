@@ -134,9 +134,8 @@ async def test_a_thread_that_a_step_left_behind_does_not_keep_the_process(
     sqlite: SqliteEventStore, tmp_path: Path
 ) -> None:
     """The step is asynchronous and was cut off; asyncio would wait for the thread in which it called something."""
-    module = MODULE.replace("def slow(", "async def slow(").replace(
-        "    while not", "    import asyncio\n    await asyncio.to_thread(time.sleep, 3600)\n    while not"
-    )
+    module = MODULE.replace("import time", "import asyncio, time").replace("def slow(", "async def slow(")
+    module = module.replace("    while not", "    await asyncio.to_thread(time.sleep, 3600)\n    while not")
     async with FlowEngine(chain(), sqlite) as engine:
         await submit(engine)
         with child(sqlite, tmp_path, "--drain-timeout", "0", module=module) as process:

@@ -29,6 +29,7 @@ __all__ = ["SIGNALLED", "Crew", "Settings", "leave_at_once"]
 
 SIGNALLED: Final = 128
 """What a shell adds to the number of a signal."""
+_LAST_SECONDS: Final = 3.0
 _FAILED: Final = 1
 _AT_ONCE_SECONDS: Final = 3.0
 
@@ -63,28 +64,13 @@ class Crew:
         self._settings = settings
         self._signals: list[int] = []
         self._told = False
+        self._status = _FAILED
         self._leaving: threading.Timer | None = None
 
     async def work(self, parent: int | None) -> int:
-        """Until a signal, the end of the parent, or with `until_idle` the end of the work. Gives the exit status. A thread that
-        a step left behind may keep the event loop from ending; then the process ends a moment later, unless `ended` is
-        called."""
-        status = _FAILED
-        try:
-            status = await self._work(parent)
-        finally:
-            if self._told:
-                self._leaving = threading.Timer(_AT_ONCE_SECONDS, leave_at_once, [status])
-                self._leaving.daemon = True
-                self._leaving.start()
-        return status
-
-    def ended(self) -> None:
-        """The event loop has ended."""
-        if self._leaving is not None:
-            self._leaving.cancel()
-
-    async def _work(self, parent: int | None) -> int:
+        """Until a signal, the end of the parent, or with `until_idle` the end of the work. Gives the exit status. What a step
+        left behind, a thread or a task that does not end, may keep the event loop from ending; then the process ends a moment
+        after its work, unless `ended` is called."""
         settings = self._settings
         async with AsyncExitStack() as stack:
             store = await stack.enter_async_context(opened(settings.store, make=True))
@@ -105,11 +91,26 @@ class Crew:
             with signals_handled(self._on_signal):
                 if parent is not None:
                     self._listen_to(parent, engine.owner)
-                await (self._work_until_idle() if settings.until_idle else self._work_on())
+                try:
+                    await (self._work_until_idle() if settings.until_idle else self._work_on())
+                    self._status = 0
+                finally:
+                    self._leave_soon()
             if len(self._signals) > 1:  # told twice: what resists is not waited for
                 return SIGNALLED + self._signals[-1]
             await engine.close()
         return 0
+
+    def _leave_soon(self) -> None:
+        if self._told:
+            self._leaving = threading.Timer(_LAST_SECONDS, lambda: leave_at_once(self._status))
+            self._leaving.daemon = True
+            self._leaving.start()
+
+    def ended(self) -> None:
+        """The event loop has ended."""
+        if self._leaving is not None:
+            self._leaving.cancel()
 
     async def _work_on(self) -> None:
         """Whichever of them cannot go on ends the others in order, and its error is raised."""
