@@ -13,7 +13,7 @@ import pytest
 
 from perdure.errors import EventConflict, OutcomeUnknown, StoreError, StoreUnavailable
 from perdure.kernel import Batch, load
-from perdure.stores import SqliteEventStore
+from perdure.stores import SqliteEventStore, sqlite_writer
 from perdure.stores.base import Append, Committed
 from perdure.stores.sqlite_file import SqliteFile
 from perdure.stores.sqlite_writer import SqliteWriter
@@ -104,6 +104,27 @@ def test_a_busy_commit_is_repeated(path: Path, connection: FaultyConnection, wri
     assert writer.write(appends("a")) == [Committed(2)]
     assert connection.statements.count("COMMIT") == 3
     assert stored(path) == ["a"]
+
+
+def test_the_wait_for_a_turn_counts_as_one_with_the_wait_for_a_stranger_in_it(
+    connection: FaultyConnection, writer: SqliteWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [1000.0]
+    monkeypatch.setattr(sqlite_writer.time, "monotonic", lambda: clock[0])
+    assert writer.take(wait=True)
+    clock[0] += 0.3  # the turn has taken all the time there is
+    connection.faults = [("BEGIN", error_of(sqlite3.SQLITE_BUSY))] * 2
+    with pytest.raises(StoreUnavailable):
+        writer.write(appends("a"))
+    assert connection.statements == ["BEGIN"]
+    writer.release()
+    assert not writer.take(wait=False)
+    assert writer.take(wait=True)
+    assert writer.write(appends("a")) == [Committed(2)]
+    clock[0] += 0.3
+    connection.faults = [("BEGIN", error_of(sqlite3.SQLITE_BUSY))] * 2
+    assert writer.write(appends("b")) == [Committed(2)]
+    writer.release()
 
 
 @pytest.mark.parametrize("statement", ["INSERT INTO flow_commits", "COMMIT"])

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from perdure.errors import StoreError, StoreUnavailable
 from perdure.kernel import load
 from perdure.stores import SqliteEventStore
 from perdure.stores.base import Append, Committed, Lease
+from perdure.stores.sqlite_file import SqliteFile
 from perdure.stores.sqlite_turnstile import LockFile, Turnstile
 from perdure.testing._stories import SECOND, Story, created, started
 
@@ -408,6 +410,39 @@ def test_commits_do_not_checkpoint(path: Path) -> None:
         await store.run_ids()
         for connection in store._connections:
             assert connection.execute("PRAGMA wal_autocheckpoint").fetchone() == (0,)
+        await store.close()
+
+    asyncio.run(test())
+
+
+def test_a_checkpoint_that_finds_no_connection_is_tried_again_and_who_gives_up_gives_way(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[sqlite3.Error] = []
+    opened = SqliteFile.open_checkpointer
+
+    def failing(file: SqliteFile) -> sqlite3.Connection:
+        if not tried:
+            tried.append(sqlite3.OperationalError("too many open files"))
+            raise tried[0]
+        return opened(file)
+
+    def broken(self: Turnstile, seconds: float) -> bool:
+        raise StoreError("no locks are left")
+
+    async def test() -> None:
+        monkeypatch.setattr(SqliteFile, "open_checkpointer", failing)
+        store = SqliteEventStore(path, synchronous="NORMAL")
+        await write_bytes(store, "a", 5 * MEBIBYTE)
+        await until(lambda: path.stat().st_size > 4 * MEBIBYTE, "nothing was copied")
+        assert tried and store._checkpointer is not None
+        monkeypatch.setattr("perdure.stores.sqlite_checkpoint._LONG", MEBIBYTE)
+        monkeypatch.setattr(store._checkpointer._turns, "take", partial(broken, store._checkpointer._turns))
+        duty = LockFile(str(path), ".checkpoint")
+        assert not duty.lock(wait=False)
+        await write_bytes(store, "b", 5 * MEBIBYTE)
+        await until(lambda: duty.lock(wait=False), "the duty was kept")
+        duty.close()
         await store.close()
 
     asyncio.run(test())

@@ -90,13 +90,14 @@ class Checkpointer:
                 self._wake.wait(_EVERY_SECONDS if seen == before else _LOOK_SECONDS)
                 self._wake.clear()
                 if self._is_due():
-                    connection = connection or self._file.open_checkpointer()
-                    self._try(connection)
-        except (sqlite3.Error, StoreError) as error:
+                    connection = self._try(connection)
+        except (OSError, StoreError) as error:
             _log.warning("%s: no checkpoints by this process (%s)", self._file, error)
         finally:
             if connection is not None:
                 connection.close()
+            if self._elected:
+                self._duty.unlock()  # another process can do it
 
     def _is_due(self) -> bool:
         size, _ = state = self._state_of_the_log()
@@ -112,9 +113,11 @@ class Checkpointer:
         self._commits = 0  # or each commit would wake this thread for nothing
         return False
 
-    def _try(self, connection: sqlite3.Connection) -> None:
+    def _try(self, connection: sqlite3.Connection | None) -> sqlite3.Connection | None:
+        """Gives the connection it has used, made where there was none."""
         self._tried = monotonic()
         try:
+            connection = connection or self._file.open_checkpointer()
             self._checkpoint(connection)
             self._failing = False
         except sqlite3.Error as error:
@@ -122,6 +125,7 @@ class Checkpointer:
             if not self._failing:
                 _log.warning("%s: a checkpoint failed (%s); it is tried again every second", self._file, error)
             self._failing = True
+        return connection
 
     def _checkpoint(self, connection: sqlite3.Connection) -> None:
         state = size, _ = self._state_of_the_log()

@@ -75,6 +75,8 @@ class SqliteWriter:
         self.poison: OutcomeUnknown | None = None
         self.commits = 0
         """How many transactions have changed something."""
+        self._deadline: float | None = None
+        """Until when this turn may be waited for, with all that it waits for; None if it was had at once."""
         self._pace: float | None = None
         """Seconds that a COMMIT takes of late."""
 
@@ -121,6 +123,7 @@ class SqliteWriter:
     def take(self, *, wait: bool) -> bool:
         """As `Turns.take`. Without `wait`, the transaction has begun when it is our turn: nothing is left to wait for but
         the disk."""
+        self._deadline = time.monotonic() + self._file.busy_seconds if wait else None
         if wait:
             self._file.take(self._turns)
             return True
@@ -145,11 +148,12 @@ class SqliteWriter:
             self._turns.release()
 
     def _begin(self) -> None:
-        deadline = time.monotonic() + self._file.busy_seconds
+        deadline = self._deadline or time.monotonic() + self._file.busy_seconds
         pause = _FIRST_PAUSE_SECONDS
         while True:
             try:
                 self._connection.execute("BEGIN IMMEDIATE")
+                self._deadline = None  # what comes later in this turn waits anew
                 return
             except sqlite3.Error as error:
                 if not is_busy(error) or time.monotonic() >= deadline:
