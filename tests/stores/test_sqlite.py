@@ -226,6 +226,14 @@ def test_a_closed_store_says_so(path: Path) -> None:
     asyncio.run(test())
 
 
+def test_a_file_in_another_encoding_is_refused(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA encoding = 'UTF-16le'")
+        connection.execute("CREATE TABLE orders (id)")
+    with pytest.raises(StoreError, match=r"runs\.db is encoded in UTF-16le"):
+        SqliteEventStore(path)
+
+
 def test_a_text_that_no_file_can_hold_is_refused_by_name(path: Path) -> None:
     async def test() -> None:
         store = SqliteEventStore(path)

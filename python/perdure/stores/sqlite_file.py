@@ -162,10 +162,15 @@ class SqliteFile:
         ours = {name for migration in bundled("sqlite") for name in _CREATED.findall(migration.sql)}
         taken = sorted(name for (name,) in connection.execute("SELECT name FROM sqlite_schema") if name in ours)
         # The ledger is read last: another process may have made it, with its tables, since the line above.
-        if taken and not ledger(connection):
+        if ledger(connection):
+            return
+        if taken:
             raise StoreError(
                 f"{self} has {', '.join(taken)} of another program, whose names perdure uses for its own; open another file"
             )
+        (encoding,) = connection.execute("PRAGMA encoding").fetchone()
+        if encoding != "UTF-8":
+            raise StoreError(f"{self} is encoded in {encoding}, whose order is not that of UTF-8; open another file")
 
     def _use_wal(self, connection: sqlite3.Connection) -> None:
         deadline = time.monotonic() + self.busy_seconds
