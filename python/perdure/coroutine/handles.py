@@ -220,42 +220,41 @@ class StepHandle(WorkHandle[T]):
         self.name = step.name
         self.given_id = step.given_id
         self.scope = SCOPE.get()
-        self._step = step
-        self._input: bytes | None = stored
+        self.step = step
+        self.input: bytes | None = stored  # until it is compared
 
     def __await__(self) -> Generator[Any, Any, T]:
         replay = self._replay
         if replay.over:
             yield from replay.refuse()
         frame = sys._getframe(1)
-        try:
-            chain = replay.enter((frame.f_code, frame.f_lasti))
+        place = frame.f_code, frame.f_lasti
+        output = replay.passed(self, place)
+        if output is not None:
+            try:
+                return cast(T, self.step.decode(output))
+            except Serialization as error:
+                raise self._misfit(error) from None
+        try:  # from here on the same as any handle
+            chain = replay.enter(place)
         except BaseException:
             replay.idle.pop(self, None)
             raise
-        self.seen = True  # from here on the same as any handle, but for the short way
-        if not self.opened:
-            if replay.ready:
-                self.open(chain)
-            elif (output := replay.passed(self, chain)) is not None:
-                return self._decoded(output)
+        self.open(chain)
+        self.seen = True
         return (yield from self.wait(chain))
 
     def member(self) -> Member:
-        step = self._step
-        if self._input is None:
+        step = self.step
+        if self.input is None:
             record = self._replay.reads.step(self.id)
             if record is not None:
                 return ScheduleStep(self.id, record.step_name, record.input, record.retry, step.limit_ms)
-        return ScheduleStep(self.id, step.name, self._input or b"null", step.async_retry, step.limit_ms)
-
-    def definition(self) -> tuple[str, bytes, bytes]:
-        """Name, input and policy, as they are asked for."""
-        return self.name, self._input or b"null", self._step.async_retry
+        return ScheduleStep(self.id, step.name, self.input or b"null", step.async_retry, step.limit_ms)
 
     @property
     def limit_ms(self) -> int | None:
-        return self._step.limit_ms
+        return self.step.limit_ms
 
     def recorded(self) -> None:
         record = self._replay.reads.step(self.id)
@@ -263,8 +262,8 @@ class StepHandle(WorkHandle[T]):
             self.compare(record)
 
     def compare(self, record: kernel.Step) -> None:
-        step = self._step
-        stored = self._input or b"null"
+        step = self.step
+        stored = self.input or b"null"
         if record.step_name != step.name:
             self._replay.drifted(self, "step_name", _text(record.step_name), _text(step.name))
         if record.input != stored and not self._replay.same(record.input, stored):
@@ -272,7 +271,7 @@ class StepHandle(WorkHandle[T]):
         if record.retry != step.async_retry and not self._replay.same(record.retry, step.async_retry):
             self._replay.drifted(self, "retry", record.retry, step.async_retry)
         if not self.shielded:  # what is shielded may have to be asked for again
-            self._input = None
+            self.input = None
 
     def failure(self) -> BaseException | None:
         if self.ended == "step_completed":
@@ -293,9 +292,12 @@ class StepHandle(WorkHandle[T]):
 
     def _decoded(self, output: bytes) -> T:
         try:
-            return cast(T, self._step.decode(output))
+            return cast(T, self.step.decode(output))
         except Serialization as error:
-            raise _misfit(f"the output of step {self.id!r}", error) from None
+            raise self._misfit(error) from None
+
+    def _misfit(self, error: Serialization) -> Serialization:
+        return _misfit(f"the output of step {self.id!r}", error)
 
 
 class WaitHandle(WorkHandle[None]):

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from contextvars import Context, copy_context
 from threading import get_ident
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar, cast
 
 from perdure.commands import Member, RuntimeCommand
 from perdure.coroutine import ending, report
@@ -92,6 +92,7 @@ class Replay:
         self._closings: dict[WorkHandle[Any], None] = {}
         self._facts: dict[tuple[str, str], bytes] = {}
         self._used: dict[str, dict[str, Place]] = {kind: {} for kind in _KINDS}
+        self._steps_used = self._used["step"]
         self._limits: dict[str, int] = {}
         self._tokens = {} if tokens is None else tokens
         self.idle: dict[Any, None] = {}  # calls and groups that are not awaited yet
@@ -142,24 +143,39 @@ class Replay:
         self._marks.clear()
         self._ahead = _LEAST_AHEAD
 
-    def passed(self, handle: StepHandle[T], chain: Chain) -> bytes | None:
+    def passed(self, handle: StepHandle[Any], place: Place) -> bytes | None:
         """The short way of a step that is awaited at once: if the next two events are its creation and its completion, they
-        are delivered right here, as nobody else could be woken by them. Gives the output then."""
-        handle.opened = True
-        self._name(handle, chain)
-        if not self._marks or self._marks[0][2] == handle.id:
-            found = self.reads.replayed_step(self._position, handle.id, *handle.definition())
-            if found is not None:
-                self._position, self.latest, output = found
-                self.live = self._position > self._decided
-                if self._marks:
-                    self._forget_marks()
-                handle.ended = "step_completed"
-                self._order += 1
-                handle.order = self._order
-                return output
-        self._ask(handle)
-        return None
+        are delivered right here, as nobody else could be woken by them. Gives the output then; else nothing is changed."""
+        chain = self._current
+        if chain is None or handle.opened or self.ready or chain.pending is not None or chain.shields:
+            return None
+        step, count, given = handle.step, 0, cast(object, handle.given_id)
+        if given is None:
+            name = handle.scope + chain.path + step.name
+            count = chain.names.get(name, 0) + 1
+            step_id = name if count == 1 else f"{name}#{count}"
+        elif isinstance(given, str):
+            step_id = handle.scope + given
+        else:
+            return None
+        if step_id in self._steps_used or (self._marks and self._marks[0][2] != step_id):
+            return None
+        found = self.reads.replayed_step(self._position, step_id, step.name, handle.input or b"null", step.async_retry)
+        if found is None:
+            return None
+        self._position, self.latest, output = found
+        self.live = self._position > self._decided
+        if self._marks:
+            self._forget_marks()
+        if count:
+            chain.names[name] = count
+        self._steps_used[step_id] = handle.place
+        self.idle.pop(handle, None)
+        if place[0] is not AWAITING and place[0] is not INSIDE:
+            chain.place = place
+        handle.id, handle.opened, handle.seen, handle.ended = step_id, True, True, "step_completed"
+        self._order = handle.order = self._order + 1
+        return output
 
     def _begin(self) -> None:
         ctx = AsyncContext(self, self.log)

@@ -176,7 +176,7 @@ impl<'a> Reads<'a> {
         }
         let step = self.step_row(created.at)?;
         let same = created_id == id && self.text(step.name) == name && self.text(step.input) == input;
-        if !same || step.retry.json() != retry {
+        if !same || !step.retry.is_written(retry) {
             return None;
         }
         Some((completed.sequence, completed.latest, self.texts(step.output)?))

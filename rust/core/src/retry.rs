@@ -1,10 +1,11 @@
 //! The retry policy: its form on the wire, what makes it valid, and the delay after a failure (spec 05).
 
 use crate::error::{Kind, Refusal, Result, Rule};
-use crate::json::{self, Flaw, Read, write_name};
+use crate::json::{self, Flaw, Read};
 use crate::object;
 use crate::time::{self, NS_PER_MS, Ns};
 use sha2::{Digest, Sha256};
+use std::fmt;
 
 /// Five stored values. Any are kept; whether they make sense is judged by `judge`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,6 +15,16 @@ pub struct Policy {
     pub exponential: bool,
     pub max_delay_ms: u64,
     pub continues: bool,
+}
+
+/// What is left of a text after what was written, as long as they agree.
+struct Left<'a>(&'a str);
+
+impl fmt::Write for Left<'_> {
+    fn write_str(&mut self, piece: &str) -> fmt::Result {
+        self.0 = self.0.strip_prefix(piece).ok_or(fmt::Error)?;
+        Ok(())
+    }
 }
 
 impl Default for Policy {
@@ -45,22 +56,27 @@ impl Policy {
 
     /// The policy as on the wire, defaults left out.
     pub fn write(&self, out: &mut String) {
-        out.push('{');
-        write_name(out, "max_attempts");
-        out.push_str(&self.max_attempts.to_string());
-        write_name(out, "delay_ms");
-        out.push_str(&self.delay_ms.to_string());
+        let _: fmt::Result = self.put(out); // a string takes everything
+    }
+
+    fn put(&self, out: &mut impl fmt::Write) -> fmt::Result {
+        write!(out, "{{\"max_attempts\":{},\"delay_ms\":{}", self.max_attempts, self.delay_ms)?;
         if self.exponential {
-            out.push_str(",\"backoff\":\"exponential\"");
+            out.write_str(",\"backoff\":\"exponential\"")?;
         }
         if self.max_delay_ms > 0 {
-            write_name(out, "max_delay_ms");
-            out.push_str(&self.max_delay_ms.to_string());
+            write!(out, ",\"max_delay_ms\":{}", self.max_delay_ms)?;
         }
         if self.continues {
-            out.push_str(",\"on_exhausted\":\"continue_workflow\"");
+            out.write_str(",\"on_exhausted\":\"continue_workflow\"")?;
         }
-        out.push('}');
+        out.write_char('}')
+    }
+
+    /// Whether `text` is what `write` writes, found without writing it.
+    pub fn is_written(&self, text: &str) -> bool {
+        let mut left = Left(text);
+        self.put(&mut left).is_ok() && left.0.is_empty()
     }
 
     pub fn json(&self) -> String {
