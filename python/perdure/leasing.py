@@ -273,8 +273,9 @@ class RenewalThread:
             while not await self._ends_within(pause):
                 try:
                     brought = await self._keeper.renew(store)
-                except StoreError as error:
-                    _log.warning("leases could not be renewed and are tried again: %s", error.code)
+                except Exception as error:  # noqa: BLE001 - whatever it is, without this thread every run here would be lost
+                    name = error.code if isinstance(error, FlowError) else type(error).__name__
+                    _log.warning("leases could not be renewed and are tried again: %s", name)
                     pause = interval / _TRIES
                     continue
                 pause = interval

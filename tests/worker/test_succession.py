@@ -21,7 +21,7 @@ from perdure.stores import MemoryEventStore
 from perdure.stores.base import FlowEventStore
 from perdure.testing.virtual_time import VirtualTimeLoop, run
 from worker.child import child, logged
-from worker.kit import CountingStore, until, working
+from worker.kit import CountingStore, gated, until, working
 
 TTL = timedelta(milliseconds=900)
 
@@ -78,6 +78,21 @@ async def test_a_blocked_event_loop_loses_no_lease(store: FlowEventStore) -> Non
         assert stolen == []
         assert (await engine.snapshot("r")).status == "completed"
         assert (await store.lease("r")).epoch == 1
+
+
+async def test_a_fault_in_one_renewal_costs_no_lease() -> None:
+    store: Any = CountingStore(MemoryEventStore())
+    store.failing["renew"] = [RuntimeError("a fault")]
+    gate = asyncio.Event()
+    async with FlowEngine(gated(lambda _: None, gate), store, lease_ttl=timedelta(milliseconds=600)) as engine:
+        await engine.submit("gated", run_id="r")
+        async with working(engine):
+            await until(lambda: _renewed(store, 4))
+            gate.set()
+
+
+async def _renewed(store: Any, count: int) -> bool:
+    return bool(store.calls["renew"] >= count)
 
 
 async def test_one_statement_renews_all_runs() -> None:
