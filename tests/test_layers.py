@@ -93,8 +93,7 @@ LAYERS: dict[str, Layer] = {
     "shells": Layer(
         (
             *("engine", "session", "asking", "attempts", "threads", "leasing", "owner", "observing", "inspection"),
-            "blocking",
-            "keeping",
+            *("blocking", "host_call", "keeping"),
         ),
         uses=("leaf", "seam", "model", "authoring", "drive", "store protocol", "stores", "shells"),
         third_party=("orjson",),

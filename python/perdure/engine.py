@@ -9,7 +9,6 @@ import uuid
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from hashlib import sha256
@@ -37,9 +36,9 @@ from perdure.errors import (
     InvalidRunId,
     InvalidTransition,
     ReplayLimitExceeded,
-    Serialization,
 )
 from perdure.flow import FlowRuntime
+from perdure.host_call import HostCall
 from perdure.inspection import Inspection
 from perdure.instant import Instant
 from perdure.kernel import DEFAULT_MAX_EVENT_BYTES, Batch, KernelName, Run
@@ -64,60 +63,11 @@ __all__ = ["FlowEngine"]
 _log = logging.getLogger("perdure")
 
 T = TypeVar("T")
-_OPENING: Final = frozenset({"start", "drive", "resume_scheduled_run", "resume_due_waits", "resume_due_retries"})
-_DRIVING: Final = _OPENING | {"resume_wait", "resume_hook", "dispose_hook", "request_cancellation"}
 _SHORTEST: Final = {"lease_ttl": timedelta(milliseconds=10), "poll_interval": timedelta(milliseconds=1)}
 _WHITE_SPACE: Final = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(
     map(chr, range(0x2000, 0x200B))
 )
 """The code points of Unicode's White_Space property (R33)."""
-
-
-@dataclass(slots=True)
-class HostCall:
-    """One host call under way. `due`: the instant a scheduled resume was given; `worker`: made for a task, so that a failure
-    is counted on the run (R44). The rest says how far it came: the run was `found`; the event the call is about is durable
-    by whomever (`accepted`), or by this call (`appended`); it `drove`, or `stood_aside` for another owner (R2);
-    `own_waits`: those this call completed."""
-
-    run_id: str
-    call: Mapping[str, object]
-    due: int | None = None
-    look: Callable[[Run], None] | None = None
-    claimed: Claimed | None = None
-    take_over: bool = False
-    worker: bool = False
-    found: bool = False
-    accepted: bool = False
-    appended: bool = False
-    drove: bool = False
-    stood_aside: bool = False
-    own_waits: list[str] = field(default_factory=list)
-    text: bytes = field(init=False)
-
-    def __post_init__(self) -> None:
-        try:
-            self.text = orjson.dumps(self.call)
-        except TypeError as error:
-            if "surrogates" not in str(error):
-                raise
-            raise Serialization("payload", detail="a text of the call holds a lone surrogate, as no JSON can") from None
-
-    @property
-    def starts(self) -> bool:
-        return self.call["op"] == "start"
-
-    @property
-    def drives(self) -> bool:
-        return self.call["op"] in _DRIVING and self.call.get("drive") is not False
-
-    @property
-    def opens_drive(self) -> bool:
-        return self.call["op"] in _OPENING
-
-    @property
-    def completes_waits(self) -> bool:
-        return self.due is not None and self.call["op"] != "resume_due_retries"
 
 
 class FlowEngine(Inspection):
@@ -295,7 +245,8 @@ class FlowEngine(Inspection):
         """Starts a run and drives it until it ends or suspends; gives its id. Idempotent for an equal spec and input.
 
         `workflow` is a registered name (its only version), the workflow function, or a `WorkflowSpec`; `run_id`
-        defaults to a random UUID. With `drive=False` the run is only created, for a worker or a later call. Raises
+        defaults to a random UUID. An engine with `builds` pins a new run to its current build unless it is given a spec, which
+        says so itself. With `drive=False` the run is only created, for a worker or a later call. Raises
         `InvalidWorkflow`, `InvalidRunId`, `RunConflict`, `RuntimeBuildUnavailable`, `PayloadTooLarge`, and what the
         drive raises (the run then exists). Spec 04 §4.1, R17, R56."""
         spec = spec_of(self.runtime, workflow)
@@ -303,7 +254,10 @@ class FlowEngine(Inspection):
         call = {"op": "start", "spec": orjson.Fragment(spec.to_json()), "input": _raw(input), "drive": drive}
         self._kernel.check_spec(spec.to_json())
         self._check_run_id(run_id)
-        await self._call(run_id, call)
+        pinned = None
+        if self.builds is not None and not isinstance(workflow, WorkflowSpec):
+            pinned = spec.with_build(self.builds.current).to_json()
+        await self._call(run_id, call, new_spec=pinned)
         return run_id
 
     async def start_with_id(
@@ -587,8 +541,8 @@ class FlowEngine(Inspection):
         waits due) rides on its first commit (R9, R17)."""
         for _ in range(self._limit):
             clock = session.clock()
-            if self._coding is not None:
-                call.text = self._coding.call(call.call, run)
+            if self._coding is not None or call.new_spec is not None:
+                call.text = call.judged(run, self._coding)
             control = run.control(call.text, clock)
             if control.admit:
                 admit(self.builds, session.run_id, self._build(run, call))
@@ -640,7 +594,7 @@ class FlowEngine(Inspection):
                 held=session.epoch is not None,
                 take_over=call.take_over,
                 worker=worker,
-                start_again=None if self._coding is None else partial(self._coding.call, call.call),
+                start_again=partial(call.judged, coding=self._coding) if call.starts else None,
             )
             active, joined = session.begin(opening), False
             self._keeper.wake()
@@ -663,7 +617,7 @@ class FlowEngine(Inspection):
     def _build(self, run: Run, call: HostCall) -> str | None:
         if run.last_sequence:
             return run.build_id
-        spec = orjson.loads(orjson.dumps(call.call["spec"]))
+        spec = orjson.loads(call.new_spec or orjson.dumps(call.call["spec"]))
         return spec.get("runtime_build_id") if isinstance(spec, dict) else None
 
     async def find_hook(self, token: str) -> tuple[str, str]:

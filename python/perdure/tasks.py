@@ -16,7 +16,6 @@ import orjson
 
 from perdure import payload
 from perdure.dispatcher import FlowTaskDispatcher
-from perdure.engine import HostCall
 from perdure.errors import (
     EngineClosed,
     FlowError,
@@ -36,6 +35,7 @@ from perdure.errors import (
     StoreError,
     WorkflowNotRegistered,
 )
+from perdure.host_call import HostCall
 from perdure.instant import Instant, parse_instant
 from perdure.kernel import Reads
 from perdure.task_kinds import (

@@ -117,7 +117,7 @@ async def test_scenario_85_the_persisted_build_of_a_run_is_its_route(place: Plac
     router = RuntimeBuildTaskRouter({"v1": old}, unpinned)
     async with place.engine(story_flow(), builds=RuntimeBuildCompatibility("v1", accept_unpinned=True)) as engine:
         await engine.submit(V1, run_id="pinned")
-        await engine.submit("flow", run_id="free")
+        await engine.submit(SPEC, run_id="free")
         for run_id in ("pinned", "free"):
             await router.dispatch_for_run(engine, run_id, ResumeWait(run_id, "w"))
         assert (old.tasks, unpinned.tasks) == ([ResumeWait("pinned", "w")], [ResumeWait("free", "w")])
@@ -132,7 +132,7 @@ async def test_scenario_85_the_persisted_build_of_a_run_is_its_route(place: Plac
 async def test_bug_31_scenario_85_a_missing_route_makes_the_tick_atomic(place: Place) -> None:
     unpinned = place.queue()
     async with place.engine(story_flow(), builds=RuntimeBuildCompatibility("v1", accept_unpinned=True)) as engine:
-        await engine.start("flow", {"waits": 1}, run_id="a")
+        await engine.start(SPEC, {"waits": 1}, run_id="a")
         await engine.start(V1, {"waits": 1}, run_id="b")
         place.clock.advance(hours=1)
         missing = FlowScheduler(engine, RuntimeBuildTaskRouter({"v2": Recorder()}, unpinned))
@@ -176,3 +176,20 @@ async def test_scenario_86_a_rolling_upgrade(place: Place) -> None:
         assert (len(old_calls), len(new_calls)) == (1, 1)
         counts = await new.run_summary_by_build()
         assert {build: summary.non_terminal_runs for build, summary in counts.items()} == {"v1": 0, "v2": 0}
+
+
+async def test_an_engine_pins_what_it_starts_to_its_own_build(place: Place) -> None:
+    """A workflow given by function or name is a new run's of this build; a spec says so itself; an equal start finds the run
+    whichever build it was pinned to (R57)."""
+    flow = story_flow()
+    async with place.engine(flow, builds=RuntimeBuildCompatibility("v1")) as first:
+        assert await first.submit("flow", run_id="r") == "r"
+        assert await first.runtime_build_id("r") == "v1"
+        with pytest.raises(RuntimeBuildUnavailable):
+            await first.submit(SPEC, run_id="unpinned")
+    async with place.engine(flow, builds=RuntimeBuildCompatibility("v2", {"v1"}, accept_unpinned=True)) as second:
+        assert await second.submit("flow", run_id="r") == "r"
+        assert await second.runtime_build_id("r") == "v1"
+        await second.submit("flow", run_id="s")
+        await second.submit(SPEC, run_id="t")
+        assert [await second.runtime_build_id(run_id) for run_id in "st"] == ["v2", None]

@@ -22,7 +22,8 @@ from perdure import (
     WorkflowSpec,
 )
 
-PINNED = replace(WorkflowSpec.python("flow", "1"), runtime_build_id="v1")
+UNPINNED = WorkflowSpec.python("flow", "1")
+PINNED = replace(UNPINNED, runtime_build_id="v1")
 OLD, NEW = RuntimeBuildCompatibility("v1"), RuntimeBuildCompatibility("v2")
 
 
@@ -76,7 +77,7 @@ async def test_bug_30_the_wrong_build_writes_nothing(
 async def test_bug_30_a_new_run_of_the_wrong_build(world: World) -> None:
     """A start makes no run; an unpinned run needs `accept_unpinned` where builds are configured."""
     async with world.engine(flow_of([]), builds=NEW) as engine:
-        for workflow in (PINNED, "flow"):
+        for workflow in (PINNED, UNPINNED):
             with pytest.raises(RuntimeBuildUnavailable):
                 await engine.start(workflow, run_id="r")
         assert await engine.list_run_ids() == []
@@ -84,7 +85,7 @@ async def test_bug_30_a_new_run_of_the_wrong_build(world: World) -> None:
     async with world.engine(flow_of([]), builds=accepting) as engine:
         await engine.start(PINNED, run_id="pinned")
         await engine.dispose_hook("pinned", "h", drive=False)
-        await engine.start("flow", run_id="unpinned")
+        await engine.start(UNPINNED, run_id="unpinned")
 
 
 async def test_bug_30_what_needs_no_build(world: World) -> None:

@@ -10,7 +10,7 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, Final, Self
 
-from perdure.engine import FlowEngine, HostCall
+from perdure.engine import FlowEngine
 from perdure.errors import (
     EngineClosed,
     FlowError,
@@ -21,6 +21,7 @@ from perdure.errors import (
     WorkflowNotRegistered,
 )
 from perdure.flow import Flow
+from perdure.host_call import HostCall
 from perdure.stores.base import Claimed
 from perdure.stores.leases import Wanted
 from perdure.worker.deaths import DeathWatch
