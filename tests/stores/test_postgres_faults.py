@@ -18,6 +18,7 @@ from perdure.errors import OutcomeUnknown, StoreError, StoreUnavailable
 from perdure.kernel import load
 from perdure.stores.base import Append, Committed, Lease
 from perdure.stores.postgres import PostgresEventStore
+from perdure.stores.postgres_database import PostgresDatabase
 from perdure.testing._stories import SECOND, START, Story, created, hook, started, wait
 from perdure.testing.postgres import PostgresServer, shared_server
 
@@ -192,6 +193,35 @@ def test_a_commit_whose_answer_is_lost_is_recognised_as_done(schema: str) -> Non
                 run = await engine.run(workflow)
                 assert (run.status, run.output, ran) == ("completed", 3, [0, 1, 2])
             await store.close()
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize("patience", [0.2, 60])
+def test_a_connection_that_was_not_waited_for_is_closed_at_once(patience: float) -> None:
+    """Also while what ended the wait is kept, be it the task that was cancelled or the error."""
+
+    async def test() -> None:
+        knocked, left = asyncio.Event(), asyncio.Event()
+
+        async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            knocked.set()
+            while await reader.read(4096):
+                pass
+            left.set()
+            writer.close()
+
+        server = await asyncio.start_server(silent, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        address = f"postgresql://u@127.0.0.1:{port}/d?sslmode=disable&gssencmode=disable"
+        kept = asyncio.create_task(PostgresDatabase(address, "perdure").connect(patience))
+        await knocked.wait()
+        if patience > 1:
+            kept.cancel()
+        (ended,) = await asyncio.gather(kept, return_exceptions=True)
+        assert isinstance(ended, StoreUnavailable if patience < 1 else asyncio.CancelledError)
+        await asyncio.wait_for(left.wait(), 10)
+        server.close()
 
     asyncio.run(test())
 

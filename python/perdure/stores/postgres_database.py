@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
+from traceback import clear_frames
 from typing import Any, Final, Literal
 
 import psycopg
@@ -107,7 +108,13 @@ class PostgresDatabase:
     async def _connect(self, address: str, wait_seconds: float, options: dict[str, Any]) -> Connection:
         try:
             async with asyncio.timeout(wait_seconds):
-                return await AsyncConnection.connect(address, **self._options | options)
+                try:
+                    return await AsyncConnection.connect(address, **self._options | options)
+                except asyncio.CancelledError as error:
+                    # Its frames hold the half-made connection, on which the server would wait for as long as somebody holds
+                    # the error.
+                    clear_frames(error.__traceback__)
+                    raise
         except TimeoutError:
             raise StoreUnavailable(f"{self} could not be connected to within {wait_seconds:g} s") from None
         except psycopg.Error as error:
