@@ -27,7 +27,6 @@ from perdure import (
     ResumeWait,
     RuntimeBuildCompatibility,
     SqliteEventStore,
-    WorkflowSpec,
 )
 from perdure.cli.app import run
 
@@ -41,8 +40,7 @@ def address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("PERDURE_STORE", found)
 
     async def fill(store: SqliteEventStore) -> None:
-        builds = RuntimeBuildCompatibility("v1", accept_unpinned=True)
-        async with FlowEngine(story_flow(), store, builds=builds) as engine:
+        async with FlowEngine(story_flow(), store) as engine:
             await engine.submit("flow", run_id="r")
 
     use(found, fill)
@@ -70,10 +68,7 @@ def pin(address: str) -> None:
 
     async def fill(store: SqliteEventStore) -> None:
         async with FlowEngine(story_flow(), store, builds=RuntimeBuildCompatibility("v1")) as engine:
-            spec = WorkflowSpec.python("flow", "1")
-            await engine.submit(
-                WorkflowSpec(spec.name, spec.version, spec.entrypoint, runtime_build_id="v1"), run_id="old"
-            )
+            await engine.submit("flow", run_id="old")
 
     use(address, fill)
 
