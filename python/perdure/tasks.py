@@ -6,6 +6,7 @@ Our queues and the adapters of foreign ones act on the same `TaskOutcome`, so th
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -77,6 +78,8 @@ __all__ = [
     "handle",
 ]
 
+_log = logging.getLogger("perdure")
+
 Pair = tuple[str, str]
 """(run id, wait, step or hook id)."""
 
@@ -144,12 +147,17 @@ class TaskOutcome:
 async def handle(engine: FlowEngine, task: FlowTask) -> TaskOutcome:
     """Does a task with this engine, at max(its `now`, the store's clock) (R46).
 
-    Whatever goes wrong with the run or the store is in the outcome's `error` and decides its `disposition`. Raised are
+    Whatever goes wrong with the run, its steps or the store is in the outcome's `error` and decides its `disposition`. Raised are
     cancellation, which leaves the task undone, and `TypeError` for what is no task."""
     handler = _HANDLERS.get(type(task))
     if handler is None:
         raise TypeError(f"a task is one of the values of perdure.tasks, not {type(task).__name__}")
-    outcome: TaskOutcome = await handler(_Handling(engine), task)
+    try:
+        outcome: TaskOutcome = await handler(_Handling(engine), task)
+    except (SystemExit, KeyboardInterrupt) as error:  # of a step (R53): it would end the worker, and each one after it
+        name = type(error).__name__
+        _log.error("a step of task %s of run %s raised %s; the task comes back", task.type, task.target, name)
+        return TaskOutcome(task, () if task.target is None else (task.target,), disposition=Nack(name))
     return outcome
 
 

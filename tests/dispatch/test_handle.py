@@ -369,6 +369,28 @@ async def test_two_handlings_of_one_hook_report_it_once(place: Place) -> None:
     assert (await stored(place.store, "r")).count("hook_received h") == 1
 
 
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
+async def test_a_step_that_exits_ends_no_worker_and_brings_the_task_back(
+    memory: Place, kind: type[BaseException]
+) -> None:
+    flow = Flow()
+
+    @flow.step
+    async def leave() -> None:
+        raise kind
+
+    @flow.workflow("flow")
+    def workflow(ctx: WorkflowContext) -> RuntimeCommand:
+        return ctx.complete() if ctx.step_completed("s") else ctx.schedule_step("s", leave)
+
+    async with memory.engine(flow) as engine:
+        await engine.submit("flow", run_id="r")
+        assert await handle(engine, DriveRun("r")) == TaskOutcome(
+            DriveRun("r"), ("r",), disposition=Nack(kind.__name__)
+        )
+        assert (await memory.store.lease("r")).live is False
+
+
 async def test_a_task_joined_to_a_direct_call_is_counted(memory: Place) -> None:
     """R22, R44: once a worker is among the callers of a drive, its failure is counted."""
     flow, gate = Flow(), asyncio.Event()
