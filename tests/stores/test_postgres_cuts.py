@@ -109,6 +109,25 @@ def test_a_group_cut_off_is_unknown_to_each_of_its_callers(schema: str, cut: Cut
     asyncio.run(test())
 
 
+def test_opening_ends_wherever_the_server_falls_silent(schema: str) -> None:
+    async def test() -> None:
+        await (await PostgresEventStore.connect(shared_server().url, schema=schema)).close()
+        wire = Wire()
+        async with wire.up() as address:
+            for passes in count():
+                store = PostgresEventStore(address, schema=schema, wait_seconds=0.3)
+                wire.cut, wire.passes = "silence", passes
+                with suppress(StoreUnavailable):
+                    await asyncio.wait_for(store.open(), 20)
+                whole, wire.cut = wire.cut is not None, None
+                await store.close()
+                if whole:
+                    break
+            assert passes > 3
+
+    asyncio.run(test())
+
+
 @pytest.mark.parametrize("kind", ["hold", "prune"])
 def test_a_transaction_ends_wherever_the_server_falls_silent(schema: str, kind: str) -> None:
     async def test() -> None:

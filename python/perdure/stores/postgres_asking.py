@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
@@ -17,6 +16,7 @@ from perdure.errors import FlowError, StoreError
 from perdure.stores.postgres_database import (
     Connection,
     PostgresDatabase,
+    hang_up,
     is_contention,
     is_lost,
     is_no_longer_writable,
@@ -262,7 +262,6 @@ async def _hang_up(connection: Connection, wait_seconds: float) -> None:
     waits any more."""
     cancelling = asyncio.create_task(connection.cancel_safe(timeout=wait_seconds))
     await asyncio.sleep(0)  # it notes whom to ask before the connection has gone
-    with suppress(psycopg.Error, OSError), socket.socket(fileno=os.dup(connection.fileno())) as wire:
-        wire.shutdown(socket.SHUT_RDWR)
+    hang_up(connection)
     with suppress(psycopg.Error, OSError):
         await cancelling

@@ -5,7 +5,11 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
+import socket
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from traceback import clear_frames
 from typing import Any, Final, Literal
 
@@ -21,6 +25,7 @@ __all__ = [
     "Connection",
     "PostgresDatabase",
     "Preparing",
+    "hang_up",
     "is_contention",
     "is_lost",
     "is_no_longer_writable",
@@ -124,7 +129,8 @@ class PostgresDatabase:
         """The migrations that the schema lacks; changes nothing. Raises as `prepare`."""
         async with await self.connect(wait_seconds, prepare_threshold=None) as connection:
             try:
-                return await self._pending(connection, bundled("postgres"))
+                with _answering(connection, wait_seconds):
+                    return await self._pending(connection, bundled("postgres"))
             except psycopg.Error as error:
                 raise self.failure(error, "opening it") from None
 
@@ -145,21 +151,23 @@ class PostgresDatabase:
         # A migration is many statements in one text, which cannot be prepared.
         async with await self.connect(wait_seconds, prepare_threshold=None) as connection:
             try:
-                await self._prepare(connection, bundled("postgres"), migrate, announce)
-                if self.prepare_threshold == "auto" and not await is_pooled(connection):
-                    self._options["prepare_threshold"] = _USES_BEFORE_PREPARING
-                ((now,),) = await (await connection.execute(self.sql("SELECT @schema@.flow_clock()"))).fetchall()
+                known = bundled("postgres")
+                with _answering(connection, wait_seconds):
+                    due = await self._pending(connection, known)
+                if due and not migrate:
+                    raise lacking(str(self), due)
+                if due:
+                    await self._bring_up(connection, known, announce)
+                with _answering(connection, wait_seconds):
+                    if self.prepare_threshold == "auto" and not await is_pooled(connection):
+                        self._options["prepare_threshold"] = _USES_BEFORE_PREPARING
+                    ((now,),) = await (await connection.execute(self.sql("SELECT @schema@.flow_clock()"))).fetchall()
                 return int(now)
             except psycopg.Error as error:
                 raise self.failure(error, "opening it") from None
 
-    async def _prepare(self, connection: Connection, known: list[Migration], migrate: bool, announce: Announce) -> None:
-        due = await self._pending(connection, known)
-        if not due:
-            return
-        if not migrate:
-            raise lacking(str(self), due)
-        async with connection.transaction():
+    async def _bring_up(self, connection: Connection, known: list[Migration], announce: Announce) -> None:
+        async with connection.transaction():  # for as long as it takes
             await connection.execute(_LOCK, (self.schema,))
             # Another process may have applied them while this one waited for the lock.
             for migration in await self._pending(connection, known):
@@ -220,6 +228,22 @@ class PostgresDatabase:
         return StoreUnavailable(
             f"{self} gave no connection within {seconds:g} s; nothing was written. Check that it runs, or raise pool_size"
         )
+
+
+@contextmanager
+def _answering(connection: Connection, seconds: float) -> Iterator[None]:
+    """A block of questions that any server answers at once: one that does not is lost after `seconds`."""
+    timer = asyncio.get_running_loop().call_later(seconds, hang_up, connection)
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def hang_up(connection: Connection) -> None:
+    """Ends a connection under a call that waits for its answer; the call finds it lost."""
+    with suppress(psycopg.Error, OSError), socket.socket(fileno=os.dup(connection.fileno())) as wire:
+        wire.shutdown(socket.SHUT_RDWR)
 
 
 def _is_a_name(schema: str) -> bool:
