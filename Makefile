@@ -150,7 +150,7 @@ $(PY):
 $(BUILDER): requirements-dev.txt | $(PY)
 	@command -v $(CARGO) >/dev/null || { echo "perdure builds its kernel with Rust, and there is no '$(CARGO)'. Install it from https://rustup.rs and try again."; exit 1; }
 	@echo "==> installing the build tool and the runtime dependencies"
-	@grep -E '^(maturin|orjson|msgspec)' requirements-dev.txt > $(VENV)/builder.txt
+	@grep -E '^(maturin|orjson|msgspec|typer|rich)' requirements-dev.txt > $(VENV)/builder.txt
 	@$(PY) -m pip install --quiet --requirement $(VENV)/builder.txt
 	@touch $@
 

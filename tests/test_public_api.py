@@ -36,7 +36,27 @@ def test_all_is_exactly_what_is_public() -> None:
         for name, value in vars(perdure).items()
         if not name.startswith("_") and getattr(value, "__module__", "").startswith("perdure")
     }
-    assert public == {name for name in perdure.__all__ if not name.startswith("_")}
+    assert public - {"PostgresEventStore"} == {name for name in perdure.__all__ if not name.startswith("_")}
+
+
+def test_everything_can_be_looked_at_without_the_extras() -> None:
+    """A star import, `dir` and `help` need nothing that was not installed; a name that does says what."""
+    script = """
+import sys
+sys.modules["psycopg"] = sys.modules["cryptography"] = sys.modules["celery"] = None
+from perdure import *
+import perdure
+for name in dir(perdure):
+    getattr(perdure, name)
+try:
+    from perdure import PostgresEventStore
+except perdure.StoreError as error:
+    assert "perdure[postgres]" in str(error)
+else:
+    raise AssertionError("it needs psycopg")
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_all_is_sorted_and_without_repeats() -> None:

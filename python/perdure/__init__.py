@@ -442,7 +442,6 @@ __all__ = [
     "PayloadCodecFailed",
     "PayloadPlace",
     "PayloadTooLarge",
-    "PostgresEventStore",
     "PruneProgress",
     "PruneReport",
     "PrunedRuns",
@@ -566,10 +565,14 @@ _HOMES: Final[dict[str, str]] = {
 """Where each name lives; what is not listed is an error. Names are loaded when first used, so that `import perdure` is quick."""
 
 
+_OF_EXTRAS = frozenset({"PostgresEventStore"})
+"""Names that need an extra: imported by name only, or `from perdure import *` would need all extras."""
+
+
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         return import_module("importlib.metadata").version("perdure")  # read when asked for: the import stays light
-    if name not in __all__:
+    if name not in __all__ and name not in _OF_EXTRAS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = globals()[name] = getattr(import_module(_HOMES.get(name, "perdure.errors")), name)
     return value

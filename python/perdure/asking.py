@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from perdure.attempts import plan_of
-from perdure.codec import Coding
+from perdure.codec import Coding, check_plain
 from perdure.commands import RuntimeCommand
 from perdure.effects import Asked, HistoryNeeded
 from perdure.errors import FlowError, StepNotRegistered, WorkflowNotRegistered, WorkflowRaised
@@ -51,6 +51,8 @@ class RuntimeProgram:
         they are."""
         if (raw := reads.spec) != self._raw_spec:  # a run's spec never changes; it is read once per drive
             self._spec, self._raw_spec = WorkflowSpec.from_json(raw), raw
+            if self._coding is None:
+                check_plain(self._run_id, reads.input)
         spec = self._spec
         plain = reads if self._coding is None else self._coding.reads(reads)
         invocation = WorkflowInvocation(self._run_id, spec, plain, lambda: self._envelopes(history()))

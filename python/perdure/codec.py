@@ -20,12 +20,24 @@ from perdure.envelope import Envelope
 from perdure.errors import NonDeterministic, PayloadCodecFailed
 from perdure.kernel import Hook, Reads, Step
 
-__all__ = ["Coding", "PayloadCodec", "PayloadKind", "PayloadPlace"]
+__all__ = ["SEALED", "Coding", "PayloadCodec", "PayloadKind", "PayloadPlace", "check_plain"]
 
 PayloadKind = Literal["run_input", "run_output", "step_input", "step_output", "hook_metadata", "hook_payload"]
 _Object = dict[str, msgspec.Raw]
 _OBJECT: Final = msgspec.json.Decoder(_Object)
 _OBJECTS: Final = msgspec.json.Decoder(list[_Object])
+
+
+SEALED: Final = b'{"$enc":'
+"""How `EncryptedPayloads` begins what it stores."""
+
+
+def check_plain(run_id: str, input: bytes) -> None:
+    """Raises `PayloadCodecFailed` for the input of a run whose payloads are encrypted, where no codec is configured: its code
+    would take ciphertexts for values."""
+    if input.startswith(SEALED):
+        place = str(PayloadPlace(run_id, "run_input"))
+        raise PayloadCodecFailed("decode", place, "it is encrypted and no codec was given; give codec=, or --codec")
 
 
 @dataclass(frozen=True, slots=True)

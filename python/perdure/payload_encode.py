@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from base64 import b64encode
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -34,7 +34,8 @@ _NAIVE: Final = "a datetime without a time zone names no instant; use datetime.n
 
 def encode(value: Any) -> bytes:
     """The JSON bytes of a value, keys in insertion order. Raises `Serialization("payload")` with rule and path."""
-    fields = _plain_fields(cast(Hashable, type(value)))
+    kind: Any = type(value)
+    fields = _plain_fields(kind)
     written = value
     if fields is not None and (*(attributes := value.__dict__),) == fields:
         written = attributes
@@ -82,6 +83,8 @@ def _convert(value: object) -> object:
             return convert(value)
     if is_model(type(value)):
         return _model(cast(Any, value))
+    if hasattr(type(value), "__await__"):
+        raise _Refused(f"a {_name(value)} that was never awaited cannot be stored; put await before it")
     raise _Refused(_HINTS.get(type(value), f"type {_name(value)} cannot be stored as JSON"))
 
 

@@ -16,8 +16,10 @@ import pytest
 
 from perdure import (
     AsyncContext,
+    EncryptedPayloads,
     Flow,
     FlowEngine,
+    PayloadCodecFailed,
     RuntimeBuildCompatibility,
     StepFailed,
     WorkflowRunSnapshot,
@@ -318,3 +320,35 @@ def test_wrong_usage_is_one_line_and_changes_nothing(
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("perdure: ") and "--help" in line
     assert in_store(address, lambda store: store.history("free")) == before
+
+
+def test_encrypted_payloads_are_read_with_their_codec_and_never_answered_without(
+    tmp_path: Path, tell: Tell, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    address = str(tmp_path / "secret.db")
+    monkeypatch.setenv("PERDURE_STORE", address)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    key = EncryptedPayloads.generate_key()
+    (tmp_path / "secrets_of_the_shop.py").write_text(
+        f"from perdure import EncryptedPayloads\ncodec = EncryptedPayloads({{'k': {key!r}}})\n"
+    )
+
+    async def fill() -> None:
+        async with FlowEngine(flow, address, codec=EncryptedPayloads({"k": key})) as engine:
+            await engine.start(order, 7, run_id="r")
+
+    asyncio.run(fill())
+    codec = ("--codec", "secrets_of_the_shop:codec")
+    (found,) = tell("show", "r", *codec)
+    assert (found["input"], found["steps"]["charge"]["output"], found["hooks"]["approval"]["metadata"]) == (
+        *(7, {"paid": 7}),
+        {"desk": 4},
+    )
+    before = in_store(address, lambda store: store.history("r"))
+    assert run(["resume", "r", "--hook", "approval", "--payload", "1"]) == 1
+    assert "--codec" in capsys.readouterr().err
+    with pytest.raises(PayloadCodecFailed):  # neither does a worker without the codec take ciphertexts for values
+        driven(address, "r")
+    assert in_store(address, lambda store: store.history("r")) == before
+    tell("resume", "r", "--hook", "approval", "--payload", "1", *codec)

@@ -13,7 +13,7 @@ from perdure.builds import RuntimeBuildCompatibility
 from perdure.cli.runs import Codec, RunId
 from perdure.cli.shared import Json, StoreUrl, Workflow, counted, opened, perform, say, tell_json, tell_table
 from perdure.cli.target import resolve_codec
-from perdure.codec import PayloadCodec
+from perdure.codec import PayloadCodec, check_plain
 from perdure.engine import FlowEngine
 from perdure.errors import RunNotFound, Serialization
 from perdure.flow import Flow
@@ -48,6 +48,8 @@ async def _engine(store: FlowEventStore, run_id: str, codec: PayloadCodec | None
     """An engine that may append to the run whatever build it is pinned to: it asks no workflow."""
     async with FlowEngine(Flow(), store) as looking:
         build = await looking.runtime_build_id(run_id)
+        if codec is None:
+            check_plain(run_id, await looking.read(run_id, lambda run: run.input))
     builds = None if build is None else RuntimeBuildCompatibility(build)
     async with FlowEngine(Flow(), store, builds=builds, codec=codec) as engine:
         yield engine

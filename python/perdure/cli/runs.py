@@ -216,9 +216,14 @@ def _lease(lease: LeaseState) -> dict[str, object]:
 
 def _snapshot(snapshot: WorkflowRunSnapshot, show_tokens: bool) -> dict[str, Any]:
     found: dict[str, Any] = orjson.loads(snapshot.json)
+    found |= {"input": snapshot.input, "output": snapshot.output}  # as they were before a codec
+    for step_id, step in snapshot.steps.items():
+        found["steps"][step_id] |= {"input": step.input, "output": step.output}
+    for hook_id, hook in snapshot.hooks.items():
+        found["hooks"][hook_id] |= {"metadata": hook.metadata, "payload": hook.payload}
     if not show_tokens:
-        for hook in found["hooks"].values():
-            hook["token"] = _REDACTED
+        for entry in found["hooks"].values():
+            entry["token"] = _REDACTED
     return found
 
 

@@ -39,7 +39,6 @@ __all__ = [
     "LeaseState",
     "MemoryEventStore",
     "Outlook",
-    "PostgresEventStore",
     "RunFilter",
     "RunPage",
     "RunRecord",

@@ -15,6 +15,7 @@ from perdure.errors import (
     EngineClosed,
     FlowError,
     LeaseLost,
+    NonDeterministic,
     StepNotRegistered,
     StoreError,
     StoreUnavailable,
@@ -171,7 +172,8 @@ class FlowWorker:
     def _known(self) -> str:
         workflows, builds = self._wanted.workflows, self._wanted.builds or ()
         names = "any workflow" if workflows is None else ", ".join(f"{name} {version}" for name, version in workflows)
-        return f"{names or 'no workflow'}; builds: {', '.join(build or 'unpinned' for build in builds)}"
+        others = "" if None in builds else "; runs without a build are left to others"
+        return f"{names or 'no workflow'}; builds: {', '.join(build or 'unpinned' for build in builds)}{others}"
 
     # -- looking and claiming --------------------------------------------------------------------------------------
 
@@ -303,7 +305,8 @@ class FlowWorker:
         except LeaseLost:
             _log.warning("run %s went to another worker while this one drove it", call.run_id)
         except FlowError as error:
-            _log.warning("the drive of run %s failed: %s", call.run_id, error.code)
+            held = "; it is held until it is released" if isinstance(error, NonDeterministic) else ""
+            _log.warning("the drive of run %s failed: %s%s", call.run_id, error.for_logs, held)
             if not call.drove or isinstance(error, _UNKNOWN):
                 self._shun(call.run_id)
         except (Exception, SystemExit, KeyboardInterrupt) as error:  # noqa: BLE001 - no step may end a worker
