@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sized
 from datetime import timedelta
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -51,7 +53,7 @@ async def test_a_drain_lets_what_runs_settle_and_begins_nothing(store: FlowEvent
         assert (await engine.snapshot("r")).output == "through"
 
 
-async def _begun(begun: list[str], count: int) -> bool:
+async def _begun(begun: Sized, count: int) -> bool:
     return len(begun) >= count
 
 
@@ -208,6 +210,25 @@ async def test_a_store_that_is_away_is_waited_for(store: FlowEventStore) -> None
         await FlowWorker(engine).run_until_idle()
         assert (await engine.snapshot("r")).status == "completed"
     assert not any(counting.failing.values())
+
+
+async def test_a_store_that_is_away_is_asked_at_growing_intervals(store: FlowEventStore) -> None:
+    """Also where waiting for its news fails at once."""
+    counting: Any = CountingStore(store)
+    asked: list[float] = []
+
+    async def outlook(*args: Any, **named: Any) -> Any:
+        asked.append(asyncio.get_running_loop().time())
+        raise StoreUnavailable("away")
+
+    async def wait_for_change(seen: int, timeout_seconds: float) -> int:
+        raise StoreUnavailable("away")
+
+    counting.outlook, counting.wait_for_change = outlook, wait_for_change
+    async with FlowEngine(chain(1), counting) as engine, working(engine):
+        await until(lambda: _begun(asked, 4))
+    pauses = [later - earlier for earlier, later in pairwise(asked)]
+    assert min(pauses) >= 0.09
 
 
 async def test_a_store_that_cannot_be_worked_with_ends_the_worker(

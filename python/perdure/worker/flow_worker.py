@@ -281,7 +281,8 @@ class FlowWorker:
             return
         loop = asyncio.get_running_loop()
         began = loop.time()
-        await self._hints.wait(self._stirred, pause, listen=len(self._drives) < self._limit)
+        listens = len(self._drives) < self._limit and self._failing_since is None  # a store that is away has no news
+        await self._hints.wait(self._stirred, pause, listen=listens)
         while not self._urgent and (left := began + min(pause, _BETWEEN_LOOKS) - loop.time()) > 0:
             self._stirred.clear()
             await self._hints.wait(self._stirred, left, listen=False)
