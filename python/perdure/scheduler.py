@@ -139,14 +139,18 @@ class FlowScheduler:
 
     def _is_marked(self, run: Runnable, moment: int) -> bool:
         at, last_sequence = self._marks.get(run.run_id, (0, -1))
-        return last_sequence == run.last_sequence and moment < at + self._redispatch_ns
+        return last_sequence == run.last_sequence and self._is_young(at, moment)
+
+    def _is_young(self, at: int, moment: int) -> bool:
+        """A mark from after `moment` is none: somebody gave a later `now`, or the store's clock was put back."""
+        return at <= moment < at + self._redispatch_ns
 
     def _mark(self, run: Runnable, moment: int) -> None:
         self._marks.pop(run.run_id, None)
         self._marks[run.run_id] = moment, run.last_sequence
         while self._marks:
             at, _ = next(iter(self._marks.values()))
-            if moment < at + self._redispatch_ns:
+            if self._is_young(at, moment):
                 break
             self._marks.popitem(last=False)
 

@@ -20,6 +20,7 @@ from perdure import (
     FlowScheduler,
     FlowTask,
     FlowTaskDispatcher,
+    Instant,
     InvalidWorkerConfiguration,
     QueueBackpressure,
     ResumeScheduledRun,
@@ -181,6 +182,10 @@ async def test_a_foreign_dispatcher_is_sent_one_until_it_is_overdue_or_the_run_m
         await engine.resume_hook("r", "h", 1, drive=False)
         assert counts(await scheduler.enqueue_due_work()) == (0, 0, 1, 1)  # the run has moved on
         assert foreign.tasks == [DriveRun("r")] * 3
+        later = Instant(place.clock.ns + 86_400 * 10**9)
+        assert counts(await scheduler.enqueue_due_work(later)) == (0, 0, 1, 1)
+        assert counts(await scheduler.enqueue_due_work()) == (0, 0, 1, 1)  # a mark of tomorrow hides nothing for a day
+        assert counts(await scheduler.enqueue_due_work()) == (0, 0, 0, 1)
         other = FlowScheduler(engine, foreign)
         assert counts(await other.enqueue_due_work()) == (0, 0, 1, 1)  # two schedulers may duplicate
 
