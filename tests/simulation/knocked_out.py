@@ -15,6 +15,7 @@ from perdure._pure import run as pure_run
 from perdure.drive import Drive
 from perdure.effects import Accepted, DriveOptions
 from perdure.errors import FlowError, StoreUnavailable
+from perdure.host_call import HostCall
 from perdure.kernel import View
 from perdure.session import Session
 from perdure.stores import leases
@@ -62,7 +63,7 @@ def only_what_was_acknowledged_is_durable(patch: pytest.MonkeyPatch) -> None:
 
 def a_due_wait_is_completed_by_the_worker(patch: pytest.MonkeyPatch) -> None:
     """R9, first commit."""
-    patch.setattr(engines.HostCall, "completes_waits", property(lambda self: False))
+    patch.setattr(HostCall, "completes_waits", property(lambda self: False))
 
 
 def the_horizon_moves_with_the_clock(patch: pytest.MonkeyPatch) -> None:
@@ -108,7 +109,8 @@ def a_lease_is_looked_at_before_a_launch(patch: pytest.MonkeyPatch) -> None:
 def a_redelivery_without_events_claims_first(patch: pytest.MonkeyPatch) -> None:
     """R2, W5."""
     patch.setattr(Session, "_check_lease", _blind)
-    patch.setattr(Drive, "_owes_lease", lambda self, parks, launches: False)
+    owes = Drive._owes_lease
+    patch.setattr(Drive, "_owes_lease", lambda self, parks, launches, *rest: owes(self, parks, False, *rest))
 
 
 def a_foreign_append_makes_a_run_claimable(patch: pytest.MonkeyPatch) -> None:
@@ -149,23 +151,21 @@ def attempts_are_limited(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(engines, "DriveOptions", wide)
 
 
-RULES: Final[dict[str, Rule]] = {
-    rule.__name__: rule
-    for rule in (
-        outcomes_survive_a_conflict,
-        a_lost_lease_is_refused,
-        a_live_lease_is_not_taken,
-        only_what_was_acknowledged_is_durable,
-        a_due_wait_is_completed_by_the_worker,
-        the_horizon_moves_with_the_clock,
-        a_final_failure_ends_the_run,
-        the_workflow_sees_everything_before_it_parks,
-        a_redelivery_without_events_claims_first,
-        a_lease_is_looked_at_before_a_launch,
-        a_foreign_append_makes_a_run_claimable,
-        a_parked_run_wakes_for_its_wakeups,
-        a_drive_leaves_its_lease_when_it_is_cut_off,
-        a_token_belongs_to_one_run,
-        attempts_are_limited,
-    )
+RULES: Final[dict[Rule, int]] = {
+    outcomes_survive_a_conflict: 29,
+    a_lost_lease_is_refused: 0,
+    a_live_lease_is_not_taken: 3,
+    only_what_was_acknowledged_is_durable: 7,
+    a_due_wait_is_completed_by_the_worker: 0,
+    the_horizon_moves_with_the_clock: 17,
+    a_final_failure_ends_the_run: 5,
+    the_workflow_sees_everything_before_it_parks: 0,
+    a_redelivery_without_events_claims_first: 7,
+    a_lease_is_looked_at_before_a_launch: 753,
+    a_foreign_append_makes_a_run_claimable: 1,
+    a_parked_run_wakes_for_its_wakeups: 2,
+    a_drive_leaves_its_lease_when_it_is_cut_off: 29,
+    a_token_belongs_to_one_run: 177,
+    attempts_are_limited: 11,
 }
+"""Each rule with the first seed that misses it."""

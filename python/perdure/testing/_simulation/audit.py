@@ -47,7 +47,14 @@ class Party:
     gone: Callable[[], bool]
     answers: Callable[[Reads], bytes | None]
     """What its workflow would ask for on this run; None if it would raise."""
+    supports: Callable[[str | None], bool]
+    """Whether its code may drive runs pinned to a build."""
     build: str | None = None
+    asked: set[str] = field(default_factory=set)
+    """Runs that a host has asked it to drive."""
+    asks_all: bool = False
+    left_alone: dict[str, int] = field(default_factory=dict)
+    """Runs that were held when it was given a task that drives them, each with its epoch then (R43)."""
     running: dict[tuple[str, str, int], Callable[[], bool]] = field(default_factory=dict)
     """Attempts under way, each with whether it has been told to end."""
     finished: set[tuple[str, str, int]] = field(default_factory=set)
@@ -61,6 +68,13 @@ class Party:
         """The drive of a run was told of a store error or a lost lease: it may end, and its attempts with it."""
         self.excused |= {key for key in self.running if key[0] == run_id}
         self.finished = {key for key in self.finished if key[0] != run_id}
+
+    def leased_task(self, run_id: str | None, leases: LeaseBooks) -> None:
+        """It was given a task for a run."""
+        if run_id is not None and leases.of(run_id).hold is not None:
+            self.left_alone[run_id] = leases.of(run_id).epoch
+        elif run_id is not None:
+            self.left_alone.pop(run_id, None)
 
 
 class Book:
@@ -149,6 +163,10 @@ class Auditor:
                 self.fail(4, f"{where}: the lease was lost, and the commit of its owner was accepted")
         elif lease is not None and anothers and (lease.claim == "firm" or lease.unless_leased):
             self.fail(4, f"{where}: accepted although another's lease is live")
+        asked = party.asks_all or batch.run_id in party.asked
+        held = before is not None and before.hold is not None and party.left_alone.get(batch.run_id) == before.epoch
+        if held and lease is not None and lease.claim == "firm" and not asked:
+            self.fail("R43", f"{where}: a task drives a held run")
         if anothers and lease is not None and lease.claim == "take_over":
             self.usurped.add(batch.run_id)
         if answer.epoch is not None and (after.owner, after.epoch) != (party.owner, answer.epoch):
@@ -334,7 +352,10 @@ class Auditor:
             row = before[claim.run_id]
             if row is None or (claim.epoch, claim.last_sequence) != (row.epoch + 1, row.last_sequence):
                 self.fail("R45", f"{party.name} was given epoch {claim.epoch} of run {claim.run_id}, the row was {row}")
+            if not party.supports(self.books[claim.run_id].run.build_id):
+                self.fail("R44", f"{party.name} claimed run {claim.run_id} of a build it does not know")
             self._check_taken(party, claim.run_id, row)
+            self.leases.chosen(party, claim.run_id)
             self.leases.claimed(claim.run_id, party.owner, ttl_ns)
 
     def _check_taken(self, party: Party, run_id: str, row: LeaseState | None) -> None:

@@ -89,7 +89,7 @@ class Settings:
 
 def draw_settings(random: Random, *, faults: bool) -> Settings:
     """A world of one to four processes and one to three runs."""
-    builds = random.random() < 0.35
+    builds = random.random() < 0.4
     carried = random.choice(("runs", "runs", "tasks", "both"))
     roles: list[Role] = ["tasks" if carried == "tasks" else "runs"]
     for _ in range(random.choice((0, 1, 1, 2))):
@@ -109,7 +109,7 @@ def draw_settings(random: Random, *, faults: bool) -> Settings:
         max_failures=random.choice((2, 4, 20)),
         deaths_show=random.random() < 0.4,
         queue=queue,
-        pinned=builds and queue is None and random.random() < 0.5,
+        pinned=builds and random.random() < 0.5,
         hints=random.choice((0.0, 0.7, 1.0)),
     )
 
@@ -135,7 +135,7 @@ def _draw_process(random: Random, number: int, role: Role, builds: bool, tasks: 
         concurrency=random.choice((1, 2, 4, 64)),
         build=f"b{number}" if builds else None,
         compatible=first or random.random() < 0.7,
-        drifts=builds and not first and random.random() < 0.3,
+        drifts=builds and not first and random.random() < 0.4,
         lacks=not first and random.random() < 0.15,
         skew_ns=random.choice((0, random.randrange(-_TEN_MINUTES_NS, _TEN_MINUTES_NS))),
         lag_ns=random.choice((0, 0, random.randrange(40 * _MS), random.randrange(800 * _MS))),
@@ -155,7 +155,7 @@ def upgraded(settings: ProcessSettings, random: Random) -> ProcessSettings:
     if settings.build is None or settings.number == 0 or random.random() < 0.5:
         return settings
     build = f"b{settings.number}.{random.randrange(3)}"
-    return replace(settings, build=build, drifts=random.random() < 0.3, lacks=random.random() < 0.15)
+    return replace(settings, build=build, drifts=random.random() < 0.4, lacks=random.random() < 0.15)
 
 
 class Chance:

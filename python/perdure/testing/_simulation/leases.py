@@ -25,6 +25,7 @@ _NOT_COUNTED: Final = frozenset(
         *(errors.StepNotRegistered, errors.WorkflowNotRegistered),
     }
 )
+_LEFT_ALONE_NS: Final = 1_000_000_000
 _NEVER_HELD: Final = frozenset({errors.HookTokenConflict, errors.RunNotFound})
 
 
@@ -37,6 +38,8 @@ class LeaseBooks:
         self._models: dict[str, LeaseModel] = {}
         self._ends: dict[str, tuple[Lease, FlowError | None, bool]] = {}
         """What the last drive that let go of a run says of the lease, by which error it ends, and whether a worker drives."""
+        self._lacking: dict[tuple[str, str], int] = {}
+        """When a worker's drive of a run was last released because its code knows no such step, by owner and run."""
         self.handed_back: set[tuple[str, int]] = set()
         """Run and epoch of leases that were ended by a renewal for no time."""
 
@@ -56,6 +59,13 @@ class LeaseBooks:
         if lease is not None and lease.after != "keep" and not run.terminal:
             self._check_hold(party, run_id, lease, before)
         self.compare(run_id)
+
+    def chosen(self, party: Party, run_id: str) -> None:
+        """A worker has asked for runs and been given this one: not one it could not drive a moment ago (R44). One whose store
+        failed it may not know that it could not."""
+        until = self._lacking.get((party.owner, run_id), 0) + _LEFT_ALONE_NS
+        if until > self._medium.clock() and not party.mishaps:
+            self._fail("R44", f"{party.name} claims run {run_id} again and does not know a step of it")
 
     def claimed(self, run_id: str, owner: str, ttl_ns: int) -> None:
         self.of(run_id).give(owner, ttl_ns, self._medium.clock())
@@ -133,6 +143,8 @@ class LeaseBooks:
         told, error, worker = self._ends.get(run_id, (None, None, False))
         if told != replace(lease, hold=None):
             return
+        if worker and isinstance(error, errors.StepNotRegistered):
+            self._lacking[party.owner, run_id] = self._medium.clock()
         drifted = isinstance(error, errors.NonDeterministic) and (worker or party.build is not None)
         if drifted != (lease.hold is not None):
             self._fail(

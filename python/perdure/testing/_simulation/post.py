@@ -54,6 +54,10 @@ class Post(MemoryTaskQueue):
         lease = await super().lease()
         await self._check_dead()
         if lease is not None:
+            if self._auditor.quiet and lease.attempts > lease.nacks:
+                self._auditor.fail(
+                    "R45", f"the lease of a task {lease.task.type} ran out, though nothing hindered its worker"
+                )
             self._leased[lease.lease_id] = lease.task, self._verdict(lease.task)
         return lease
 
@@ -115,10 +119,10 @@ class Post(MemoryTaskQueue):
         rows = self._rows._of(_NAME)  # type: ignore[attr-defined]  # the queue is one in memory, and nobody else asks so
         return [FlowTask.from_json(row.new.task) for row in rows.tasks.values()]
 
-    def overdue(self, now: int) -> int:
-        """How many tasks may be leased now."""
+    def overdue(self) -> list[int]:
+        """The tasks that may be leased now, by their places in the queue."""
         rows = self._rows._of(_NAME)  # type: ignore[attr-defined]  # as above
-        return sum(due_at <= now // 1000 for due_at, _ in rows.order)
+        return [position for due_at, position in rows.order if due_at <= self.clock() // 1000]
 
 
 class PostClient(Way, FlowTaskQueue):
@@ -174,6 +178,7 @@ class PostClient(Way, FlowTaskQueue):
         lease = await self._read("lease a task", self._post.lease(), changes=True)
         if lease is not None:
             self._host.note(f"leases {lease.task.type} {lease.task.target}")
+            self._host.party.leased_task(lease.task.target, self._auditor.leases)
         return lease
 
     async def heartbeat(self, lease_id: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -18,6 +19,7 @@ from perdure.errors import FlowError, StepNotRegistered, StoreError
 from perdure.flow import StepInvocation, WorkflowInvocation
 from perdure.kernel import KernelName, Reads
 from perdure.queues import TaskWorker
+from perdure.routing import RuntimeBuildTaskRouter
 from perdure.scheduler import FlowScheduler
 from perdure.step import StepPlan
 from perdure.task_kinds import FlowTask
@@ -121,7 +123,7 @@ def ask(plan: Plan, reads: Reads) -> bytes:
 
 def _drifted(command: bytes) -> bytes:
     """The same command by other code: steps get another input."""
-    return command.replace(b'"input":1,', b'"input":"1 of another build",')
+    return re.sub(rb'"input":(\d+)', rb'"input":-\1', command)
 
 
 class Process:
@@ -143,6 +145,7 @@ class Process:
             settings.commit == "each",
             lambda: self.lane.dead or self.closed,
             self._answer,
+            self.supports,
             settings.build,
         )
         self.client = Client(world.auditor, world.chance, world.loop, self, world.hints, settings.lag_ns)
@@ -244,7 +247,7 @@ class Process:
             return None
         return FlowScheduler(
             self.engine,
-            self.post,
+            RuntimeBuildTaskRouter(dict.fromkeys(self.world.builds, self.post), self.post),
             redispatch_after=timedelta(seconds=queue.redispatch_s),
             interval=timedelta(seconds=own.look_s),
         )

@@ -34,6 +34,7 @@ from perdure.testing._simulation.post import Post
 from perdure.testing._simulation.process import Process, World
 from perdure.testing._simulation.programs import REPAIRED
 from perdure.testing._simulation.threads import SimulatedRenewals
+from perdure.testing._simulation.watch import Watch
 from perdure.testing._simulation.way import Hints
 
 __all__ = ["Simulation", "Told", "run_seed"]
@@ -71,6 +72,7 @@ class Simulation:
         self.auditor = Auditor(medium, load("rust"), quiet=not settings.faults)  # whatever kernel the engines use
         self.run_ids = tuple(f"run-{n}" for n in range(1, settings.runs + 1))
         self.processes: list[Process] = []
+        self._watching: asyncio.Task[None] | None = None
         self._made = 0
         self._restarts = 0
         self._calm = False
@@ -101,6 +103,7 @@ class Simulation:
             post_hints,
             () if first is None else (first,),
         )
+        self.watch = Watch(self.auditor, lambda: self._alive, self.world.post)
 
     def _note(self, who: str, what: str) -> None:
         self.trace.append(f"{(self.loop.clock_ns() - _START) / 1e9:10.4f} {who:8} {what}")
@@ -136,8 +139,10 @@ class Simulation:
         """The whole life of this world."""
         for settings in self.settings.processes:
             self._start_process(settings)
+        if self.auditor.quiet:
+            self._watching = self.loop.spawn(self.loop.main, self.watch.run())
         for run_id in self.run_ids:
-            options = {} if self.random.random() < 0.6 else {"drive": False}
+            options = {} if self.random.random() < 0.3 else {"drive": False}
             self._call(calls.start_call(run_id, self.plans[run_id].name, 1, self.pins[run_id], **options))
             await self._pass(2.0)
         for _ in range(self.settings.actions):
@@ -221,6 +226,8 @@ class Simulation:
     async def _make(self, process: Process, call: Call) -> None:
         book = self.auditor.book(call.run_id)
         process.note(f"asked: {call}")
+        process.party.asked.add(call.run_id)
+        process.party.asks_all |= call.op in ("resume_due", "by_token")
         before, since = calls.verdict(call, book.run, process.client.clock()), book.run.last_sequence
         answer: WorkflowRunSnapshot | None = None
         refusal: FlowError | None = None
@@ -277,6 +284,8 @@ class Simulation:
         for process in self.processes:
             self.loop.go_on(process.lane)
         await asyncio.sleep(10)
+        if self._watching is None:  # what is on its way may still take long
+            self.loop.call_later(1.5 * self.settings.ttl_ms / 1000, self._begin_watch)
         for number in range(_ROUNDS):
             if self._at_rest():
                 break
@@ -286,11 +295,19 @@ class Simulation:
             )  # a back-off takes up to 10 min (R44)
         else:
             self._complain()
+        if self.seed % 4 == 0 and all(book.run.terminal for book in self._books()):
+            await self.watch.idle_minute()
+        if self._watching is not None:
+            self._watching.cancel()
         for process in self._alive:
             process.closing = True
             task = process.spawn(process.close)
             await asyncio.wait([task])
         self._check_end()
+
+    def _begin_watch(self) -> None:
+        if self._alive:
+            self._watching = self.loop.spawn(self.loop.main, self.watch.run())
 
     def _books(self) -> list[Book]:
         return [self.auditor.book(run_id) for run_id in self.run_ids]
@@ -311,7 +328,7 @@ class Simulation:
 
     @property
     def _drifting(self) -> bool:
-        return len({p.drifts for p in self.settings.processes}) > 1
+        return len({process.settings.drifts for process in self.processes}) > 1
 
     def _help(self, number: int) -> None:
         """What a host owes its runs: starts, repairs, answers to hooks, released holds."""

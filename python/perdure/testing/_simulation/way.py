@@ -16,8 +16,8 @@ from perdure.testing.virtual_time import Phase
 __all__ = ["Hints", "Host", "Way"]
 
 T = TypeVar("T")
-_MOST_CALLS: Final = 4_000
-_MOST_CALLS_PER_SECOND: Final = 20
+_MOST_CALLS: Final = 1_500
+_MOST_CALLS_PER_SECOND: Final = 10
 """More calls than any of these small worlds needs: something spins."""
 
 
