@@ -41,8 +41,8 @@ async def charge(order: Order) -> str:
 
 
 @flow.step
-async def refund(receipt: str) -> None:
-    print(f"  {receipt} is given back")
+async def refund(order: Order) -> None:
+    print(f"  whatever was charged for {order.id} is given back")  # nothing, if the charge never came through
 
 
 @flow.step
@@ -57,8 +57,8 @@ async def reserve(item: str, amount: int = 1) -> str:
 
 @flow.workflow("order", version="1", fails_on=(Refused,))
 async def order(ctx: AsyncContext, order: Order) -> dict[str, object]:
-    receipt = await ctx.step(charge, order)
     try:
+        receipt = await ctx.step(charge, order)
         approval = ctx.hook(Approval, id="approval", metadata=HookMetadata.human_approval(f"order:{order.id}"))
         first = await ctx.race(approval, ctx.sleep(timedelta(hours=24), id="patience"))
         if first is not approval or not approval.result().approved:
@@ -68,8 +68,8 @@ async def order(ctx: AsyncContext, order: Order) -> dict[str, object]:
         )
         return {"receipt": receipt, "for": user, "reserved": reserved, "approved_by": approval.result().by}
     except (Refused, WorkflowCancelled):
-        async with ctx.cleanup():  # cancellation waits until the money is back
-            await ctx.step(refund, receipt)
+        async with ctx.cleanup():  # cancellation waits until the money is back, and not for a charge that is under way
+            await ctx.step(refund, order)
         raise
 
 

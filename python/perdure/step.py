@@ -60,6 +60,7 @@ class StepContext:
     step_name: str
     attempt: int
     cancelled: CancelToken = field(default_factory=CancelToken, compare=False, repr=False)
+    """Set once nobody wants the result any more; a step on a thread hears of a cancellation only by looking (R20, R21)."""
 
     @property
     def idempotency_key(self) -> str:

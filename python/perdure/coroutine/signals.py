@@ -11,7 +11,9 @@ __all__ = ["OURS", "BranchCancelled", "PassEnded", "WorkflowCancelled", "is_bug"
 
 class WorkflowCancelled(BaseException):
     """Cancellation of the run was requested; raised once in every open chain, and by awaiting work that the request
-    cancelled. Not an `Exception`, so that `except Exception` does not swallow it. `reason` is the request's."""
+    cancelled. Not an `Exception`, so that `except Exception` does not swallow it. `reason` is the request's.
+
+    It does not wait for steps that run: what they still do comes after, or beside, the clean-up (R21)."""
 
     def __init__(self, reason: str | None = None) -> None:
         super().__init__(reason)
