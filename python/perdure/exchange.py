@@ -18,6 +18,8 @@ from perdure.errors import (
     FlowError,
     InvalidRunId,
     OutcomeUnknown,
+    RunConflict,
+    RunNotFound,
     Serialization,
     StoreError,
     StoreUnavailable,
@@ -92,7 +94,11 @@ async def stored_histories(store: FlowEventStore, wanted: RunSelection = EVERY_R
         return
     async for page in listed(store, wanted, _PAGE):
         for record in page:
-            yield Stored(record.run_id, await store.history(record.run_id))
+            try:
+                lines = await store.history(record.run_id)
+            except RunNotFound:
+                continue  # pruned since it was listed
+            yield Stored(record.run_id, lines)
 
 
 # in: what a source holds ---------------------------------------------------------------------------------------
@@ -266,7 +272,12 @@ class _Import:
             return [answer for append in appends for answer in await self._commit([append])]
 
     async def _compare(self, stored: Stored) -> None:
-        if (await self._store.history(stored.run_id)).startswith(stored.lines):
+        try:
+            there = await self._store.history(stored.run_id)
+        except RunNotFound:  # since it was looked for
+            self._refuse(stored.run_id, str(RunConflict(stored.run_id, "pruned")))
+            return
+        if there.startswith(stored.lines):
             self.report.present += 1
         else:
             self._refuse(stored.run_id, "it is there with another history")

@@ -187,6 +187,19 @@ def test_an_imported_run_goes_on(kind: str, tmp_path: Path) -> None:
 # refusals ------------------------------------------------------------------------------------------------------
 
 
+def test_a_prune_beside_an_export_does_not_stop_it(kind: str, tmp_path: Path) -> None:
+    async def test(store: FlowEventStore) -> None:
+        for run_id in "abc":
+            await Story(RUST, run_id).write(store, created(), started(), ENDED)
+        found: list[str] = []
+        async for stored in stored_histories(store):
+            found.append(stored.run_id)
+            await store.prune(MAX_NS, RunSelection(run_ids=["b"]))
+        assert found == ["a", "c"]
+
+    on(kind, tmp_path, test)
+
+
 def test_what_cannot_be_taken_over_is_named_and_the_others_go_on(kind: str, tmp_path: Path) -> None:
     good = Story(RUST, "good").batch(created(), started()).lines
     gap = Story(RUST, "gap").batch(created(), started(), ENDED).lines.splitlines(keepends=True)

@@ -25,8 +25,9 @@ from perdure.errors import (
     StoreUnavailable,
 )
 from perdure.kernel import DEFAULT_MAX_EVENT_BYTES, Batch, load
-from perdure.stores import JsonlEventStore, jsonl_folder, open_store
+from perdure.stores import JsonlEventStore, jsonl, jsonl_folder, open_store
 from perdure.stores.base import ActiveHook, Append, Claimed, Committed, FlowEventStore, Lease, RunFilter
+from perdure.stores.jsonl import _read
 from perdure.testing._store_suite import told
 from perdure.testing._stories import SECOND, START, Story, child, created, hook, hook_done, started, token_hash, wait
 from perdure.testing.store_contract import StoreContract
@@ -189,6 +190,41 @@ def test_what_a_killed_owner_left_is_made_durable_before_it_is_shown(
     (folder / "perdure.lock").write_text("4711\n")
     asyncio.run(opened(folder).close())
     assert (sorted(synced[:2]), synced[2:]) == (["a.jsonl", "b.jsonl"], ["runs"])
+
+
+def test_the_tail_of_a_history_is_read_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    story = Story(PURE, "r")
+    read: list[int] = []
+
+    def counting(file: Path, start: int, end: int) -> bytes:
+        data = _read(file, start, end)
+        read.append(len(data))
+        return data
+
+    monkeypatch.setattr(jsonl, "_read", counting)
+
+    async def test() -> None:
+        store = opened(folder)
+        await story.write(store, created(), started())
+        await store.close()
+        file = folder / "r.jsonl"
+        file.write_bytes(file.read_bytes().removesuffix(b"\n"))  # as another program may leave it
+        store = opened(folder)
+        for number in range(24):
+            await story.write(store, *(wait(f"w{number}-{n}", START) for n in range(number % 3 + 1)))
+        lines = (await store.history("r")).splitlines(keepends=True)
+        assert len(lines) == 50
+        for after in range(-1, 52):
+            assert await store.history("r", after) == b"".join(lines[max(after, 0) :])
+        read.clear()
+        await store.history("r", 49)
+        assert read[0] < 4 * len(lines[-1])
+        await store.close()
+        store = opened(folder)
+        assert await store.history("r") == b"".join(lines)
+        await store.close()
+
+    asyncio.run(test())
 
 
 def test_one_process_opens_a_folder_once_at_a_time(folder: Path) -> None:

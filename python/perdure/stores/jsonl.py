@@ -101,16 +101,17 @@ class JsonlEventStore(IndexedStore):
                 raise RunNotFound(run_id)
             if after >= last_sequence:
                 return b""
-            end = self._state.logs[run_id].end
+            log = self._state.logs[run_id]
+            (first_sequence, start), end = log.place_of(after + 1), log.end
         file = self._folder.file(run_id, ".jsonl")
         try:
-            data = await asyncio.get_running_loop().run_in_executor(self._reading, _read, file, end)
+            data = await asyncio.get_running_loop().run_in_executor(self._reading, _read, file, start, end)
         except StoreError:
             with self._index(run_id) as index:
                 if index.pruned(run_id):  # meanwhile
                     raise RunNotFound(run_id) from None
             raise
-        return lines_after(events(data), 1, after)
+        return lines_after(events(data), first_sequence, after)
 
     async def tombstone(self, run_id: str) -> Tombstone | None:
         """As `FlowEventStore.tombstone`. Raises `StoreError` for a tombstone that cannot be read."""
@@ -180,12 +181,15 @@ class JsonlEventStore(IndexedStore):
         self._writer.drop_hold(run_id)
 
 
-def _read(file: Path, end: int) -> bytes:
+def _read(file: Path, start: int, end: int) -> bytes:
     try:
         with file.open("rb") as opened:
-            data = opened.read(end)
+            opened.seek(start)
+            data = opened.read(end - start)
     except OSError as error:
         raise StoreError(f"{file} cannot be read ({error.strerror}); restore it, and open the store again") from None
-    if len(data) != end:
-        raise StoreError(f"{file} has {len(data)} bytes where {end} were written; restore it, and open the store again")
+    if start + len(data) != end:
+        raise StoreError(
+            f"{file} has {start + len(data)} bytes where {end} were written; restore it, and open the store again"
+        )
     return data

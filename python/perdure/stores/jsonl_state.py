@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from threading import Lock
+from typing import Final
 
 from perdure.errors import OutcomeUnknown, Serialization, StoreError
 from perdure.kernel import Batch
@@ -18,12 +19,14 @@ from perdure.stores.jsonl_lines import is_blank, scan, unmarked
 __all__ = ["JsonlState", "Log", "loaded"]
 
 _log = logging.getLogger("perdure")
+_RECENT: Final = 16
+"""Commits of a run whose places are remembered."""
 
 
 class Log:
     """A run's file. Its first `end` bytes are never written again."""
 
-    __slots__ = ("end", "terminated", "torn")
+    __slots__ = ("end", "recent", "terminated", "torn")
 
     def __init__(self, end: int = 0, terminated: bool = True, torn: bool = False) -> None:
         self.end = end
@@ -31,6 +34,19 @@ class Log:
         """Whether those bytes end with a newline."""
         self.torn = torn
         """Whether bytes follow that do not count."""
+        self.recent: tuple[tuple[int, int], ...] = ()
+        """The last commits of this process: the first sequence of each and where it begins."""
+
+    def took(self, first_sequence: int, size: int) -> None:
+        """A commit was written at the end."""
+        self.recent = (*self.recent[1 - _RECENT :], (first_sequence, self.end))
+        self.end += size
+        self.terminated = True
+
+    def place_of(self, sequence: int) -> tuple[int, int]:
+        """A commit, by its first sequence and where it begins, from which on all events from `sequence` on are found: whoever
+        asks for the tail of a long history, most often for what was just committed, has not to read all of it."""
+        return next((place for place in reversed(self.recent) if place[0] <= sequence), (1, 0))
 
 
 class JsonlState:

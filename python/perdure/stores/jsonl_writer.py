@@ -213,8 +213,7 @@ class JsonlWriter:
         before = index.leases[batch.run_id].hold
         if batch.lines:
             log = logs.setdefault(batch.run_id, Log())
-            log.end += len(marked(batch.lines)) + (not log.terminated)
-            log.terminated = True
+            log.took(batch.first_sequence, len(marked(batch.lines)) + (not log.terminated))
             self._state.spellings[batch.run_id.lower()] = batch.run_id
         epoch = index.accept(append, now)
         hold = index.leases[batch.run_id].hold
