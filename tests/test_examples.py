@@ -139,10 +139,10 @@ def test_async_order() -> None:
         "approved: suspended",
         "  completed: {'receipt': 'receipt-approved', 'for': 'Ada', 'reserved': ['2 x book', '2 x pen'], 'approved_by': 'grace'}",
         "refused: suspended",
-        "  receipt-refused is given back",
+        "  whatever was charged for refused is given back",
         "  failed: nobody approved",
         "cancelled: suspended",
-        "  receipt-cancelled is given back",
+        "  whatever was charged for cancelled is given back",
         "  cancelled: the customer called",
     ]
 
