@@ -17,6 +17,7 @@ import pytest
 from perdure.kernel import Reads
 from perdure.testing._simulation.lanes import LaneLoop
 from perdure.testing._simulation.process import Process
+from perdure.testing._simulation.way import Hints
 from perdure.testing.simulation import InvariantBroken, main, simulate
 from simulation import knocked_out, knocked_out_workers
 from simulation.knocked_out import Rule
@@ -24,7 +25,7 @@ from simulation.knocked_out import Rule
 ALL_RULES: dict[Rule, int] = {**knocked_out.RULES, **knocked_out_workers.RULES}
 SEEDS = 500
 BLOCK = 100
-ENOUGH = 400
+ENOUGH = 1_000
 """Seeds within which every rule that is taken out must be missed, after the one that is known to."""
 
 
@@ -159,6 +160,48 @@ def test_a_paused_lane_goes_on_later(loop: LaneLoop) -> None:
 
     loop.run_until_complete(main())
     assert seen == [10.5]
+
+
+def test_a_blocked_lane_leaves_its_threads(loop: LaneLoop) -> None:
+    """A step that blocks the loop does not hold back the renewals; a process that is stopped or killed does."""
+    lane = loop.new_lane("p", skew_ns=-5)
+    thread = loop.new_thread(lane)
+    seen: list[tuple[str, float]] = []
+
+    async def tick(name: str) -> None:
+        while True:
+            await asyncio.sleep(1)
+            assert loop.own_clock_ns() == loop.clock_ns() - 5
+            seen.append((name, loop.time()))
+
+    async def main() -> None:
+        loop.spawn(lane, tick("loop"))
+        loop.spawn(thread, tick("thread"))
+        await asyncio.sleep(0.5)
+        loop.pause(lane, threads=False)
+        await asyncio.sleep(1)
+        assert seen == [("thread", 1.0)]
+        loop.pause(lane)
+        await asyncio.sleep(2)
+        assert seen == [("thread", 1.0)]
+        loop.go_on(lane)
+        await asyncio.sleep(0.25)
+        assert sorted(seen) == [("loop", 3.5), ("thread", 1.0), ("thread", 3.5)]
+        loop.kill(lane)
+        await asyncio.sleep(5)
+        assert len(seen) == 3
+
+    loop.run_until_complete(main())
+
+
+def test_hints_are_lost_and_time_goes_on(loop: LaneLoop) -> None:
+    async def heard(part: float) -> tuple[int, float]:
+        hints, began = Hints(Random(1), part), loop.time()
+        loop.call_later(1, hints.ring)
+        return await hints.wait(0, 5), loop.time() - began
+
+    assert loop.run_until_complete(heard(1.0)) == (1, 1.0)
+    assert loop.run_until_complete(heard(0.0)) == (1, 5.0)
 
 
 def test_a_killed_lane_never_goes_on(loop: LaneLoop) -> None:

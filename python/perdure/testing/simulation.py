@@ -1,9 +1,12 @@
 """The simulator: whole worlds made from a seed, in which everything goes wrong that can, and the invariants must hold.
 
-One to three engines with their workers share one store. Calls from outside, kills, pauses beyond the time of a lease, lost,
-late and unanswered commits come between any two of their steps; the seed decides all of it. The engines are the real ones,
-each in a process that is simulated: one thread, virtual time (`perdure.testing.virtual_time`), ids from the seed. At every
-commit the invariants of spec/README.md are checked; at the end accidents stop, and every run must come to its end.
+Up to four processes share one store: engines that hosts call, workers, schedulers and the workers of a queue, of one build
+or of several that follow each other. Calls and tasks from outside, kills, pauses beyond the time of a lease, blocked event
+loops, wrong clocks, hints and deliveries that are lost, doubled or late, and commits that are lost, late or unanswered come
+between any two of their steps; the seed decides all of it. The programs are the real ones, each process is simulated: one
+lane of callbacks and one for its thread of renewals, virtual time (`perdure.testing.virtual_time`), ids from the seed. At
+every change of the store the invariants of spec/README.md are checked, and each lease against a model of R3; at the end
+accidents stop, whatever can be done must be done within a tick, and every run must come to its end.
 
     python -m perdure.testing.simulation --seeds 1000
     python -m perdure.testing.simulation --first 400 --seeds 1 -v
