@@ -34,17 +34,15 @@ T = TypeVar("T")
 class Handle(Generic[T]):
     """Something that resolves once. Awaiting it gives its value or raises its failure, as often as it is awaited."""
 
-    _waiters: dict[Waiter, None] | None = None
-    order = 0
-    """Rises with the history; 0 while it is unresolved."""
-    seen = False
-    """Awaited, or read by `result()` or by a group."""
-    started = False
-    """By `ctx.start`."""
+    __slots__ = ("__weakref__", "_replay", "_waiters", "order", "place", "seen", "started")
 
     def __init__(self, replay: Replay, place: Place) -> None:
         self._replay = replay
         self.place = place
+        self._waiters: dict[Waiter, None] | None = None
+        self.order = 0  # rises with the history; 0 while it is unresolved
+        self.seen = False  # awaited, or read by `result()` or by a group
+        self.started = False  # by `ctx.start`
 
     def done(self) -> bool:
         """Whether it is resolved: `await` and `result()` will not block."""
@@ -58,11 +56,14 @@ class Handle(Generic[T]):
         return self.take()
 
     def __await__(self) -> Generator[Any, Any, T]:
+        return self._awaited(place_of(sys._getframe(1)))
+
+    def _awaited(self, place: Place) -> Generator[Any, Any, T]:
         replay = self._replay
         if replay.over:
             yield from replay.refuse()
         try:
-            chain = replay.enter(place_of(sys._getframe(1)))
+            chain = replay.enter(place)
         except BaseException:
             replay.idle.pop(self, None)  # it was awaited, and a signal that was due came first
             raise
@@ -133,6 +134,8 @@ class Handle(Generic[T]):
 class ChainHandle(Handle[T]):
     """A coroutine that runs beside, by `ctx.start(coroutine)` or as the member of a group."""
 
+    __slots__ = ("_error", "_value", "chain")
+
     def __init__(self, replay: Replay, place: Place) -> None:
         super().__init__(replay, place)
         self.chain: Chain | None = None
@@ -159,17 +162,18 @@ class ChainHandle(Handle[T]):
 class WorkHandle(Handle[T]):
     """A step, a wait or a hook. `ended` is the event that resolved it, or "request" if the cancellation request did."""
 
+    __slots__ = ("ended", "given_id", "id", "name", "opened", "scope", "shielded")
+
     kind = ""
-    id = ""
-    opened = shielded = False
-    ended: str | None = None
 
     def __init__(self, replay: Replay, place: Place, name: str, given_id: str | None) -> None:
-        self._replay = replay
-        self.place = place
+        super().__init__(replay, place)
         self.name = name
         self.given_id = given_id
         self.scope = SCOPE.get()
+        self.id = ""
+        self.opened = self.shielded = False
+        self.ended: str | None = None
 
     @property
     def key(self) -> tuple[str, str]:
@@ -212,37 +216,33 @@ class WorkHandle(Handle[T]):
 class StepHandle(WorkHandle[T]):
     """A step. `await` gives its output as the type the step is annotated to return, or raises `StepFailed`."""
 
+    __slots__ = ("input", "step")
+
     kind = called = "step"
 
     def __init__(self, replay: Replay, place: Place, step: Step[..., Any], stored: bytes) -> None:
-        self._replay = replay
+        self._replay = replay  # not by way of the two above: most handles are steps, and each call costs
         self.place = place
+        self._waiters = None
+        self.order = 0
+        self.seen = self.started = self.opened = self.shielded = False
         self.name = step.name
         self.given_id = step.given_id
         self.scope = SCOPE.get()
+        self.id = ""
+        self.ended = None
         self.step = step
         self.input: bytes | None = stored  # until it is compared
 
     def __await__(self) -> Generator[Any, Any, T]:
-        replay = self._replay
-        if replay.over:
-            yield from replay.refuse()
-        frame = sys._getframe(1)
-        place = frame.f_code, frame.f_lasti
-        output = replay.passed(self, place)
-        if output is not None:
-            try:
-                return cast(T, self.step.decode(output))
-            except Serialization as error:
-                raise self._misfit(error) from None
-        try:  # from here on the same as any handle
-            chain = replay.enter(place)
-        except BaseException:
-            replay.idle.pop(self, None)
-            raise
-        self.open(chain)
-        self.seen = True
-        return (yield from self.wait(chain))
+        output = self._replay.passed(self)
+        if output is None:
+            return (yield from self._awaited(place_of(sys._getframe(1))))
+        try:
+            value: T = self.step.decode(output)
+            return value
+        except Serialization as error:
+            raise self._misfit(error) from None
 
     def member(self) -> Member:
         step = self.step
@@ -292,7 +292,8 @@ class StepHandle(WorkHandle[T]):
 
     def _decoded(self, output: bytes) -> T:
         try:
-            return cast(T, self.step.decode(output))
+            value: T = self.step.decode(output)
+            return value
         except Serialization as error:
             raise self._misfit(error) from None
 
@@ -302,6 +303,8 @@ class StepHandle(WorkHandle[T]):
 
 class WaitHandle(WorkHandle[None]):
     """A sleep or a timer. `delay_ms` for a relative one, else `resume_at` in ns."""
+
+    __slots__ = ("_closed", "_delay_ms", "_resume_at", "closes_when_lost")
 
     kind, called = "wait", "sleep"
 
@@ -355,6 +358,8 @@ class WaitHandle(WorkHandle[None]):
 class HookHandle(WorkHandle[T]):
     """A hook. `await` gives the payload that was delivered from outside, or raises `HookDisposed`. `token` is the secret
     by which it can be resolved; the repr hides it."""
+
+    __slots__ = ("_disposed", "_explicit", "_metadata", "_type", "token")
 
     kind = called = "hook"
 

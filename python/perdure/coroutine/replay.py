@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from contextvars import Context, copy_context
 from threading import get_ident
-from typing import Any, Final, Protocol, TypeVar, cast
+from typing import Any, Final, Protocol, TypeVar
 
 from perdure.commands import Member, RuntimeCommand
 from perdure.coroutine import ending, report
@@ -143,13 +143,14 @@ class Replay:
         self._marks.clear()
         self._ahead = _LEAST_AHEAD
 
-    def passed(self, handle: StepHandle[Any], place: Place) -> bytes | None:
+    def passed(self, handle: StepHandle[Any]) -> bytes | None:
         """The short way of a step that is awaited at once: if the next two events are its creation and its completion, they
         are delivered right here, as nobody else could be woken by them. Gives the output then; else nothing is changed."""
         chain = self._current
-        if chain is None or handle.opened or self.ready or chain.pending is not None or chain.shields:
+        if chain is None or handle.opened or self.over or self.ready or chain.pending is not None or chain.shields:
             return None
-        step, count, given = handle.step, 0, cast(object, handle.given_id)
+        step, count = handle.step, 0
+        given: Any = step.given_id
         if given is None:
             name = handle.scope + chain.path + step.name
             count = chain.names.get(name, 0) + 1
@@ -169,10 +170,8 @@ class Replay:
             self._forget_marks()
         if count:
             chain.names[name] = count
-        self._steps_used[step_id] = handle.place
+        chain.place = self._steps_used[step_id] = handle.place  # as good as where it is awaited, and at hand
         self.idle.pop(handle, None)
-        if place[0] is not AWAITING and place[0] is not INSIDE:
-            chain.place = place
         handle.id, handle.opened, handle.seen, handle.ended = step_id, True, True, "step_completed"
         self._order = handle.order = self._order + 1
         return output
