@@ -96,14 +96,16 @@ class Crew:
                     self._status = 0
                 finally:
                     self._leave_soon()
-            if len(self._signals) > 1:  # told twice: what resists is not waited for
-                return SIGNALLED + self._signals[-1]
-            await engine.close()
-        return 0
+            if len(self._signals) < 2:  # told twice: what resists is not waited for
+                await engine.close()
+        return self._exit_status()
+
+    def _exit_status(self) -> int:
+        return SIGNALLED + self._signals[-1] if len(self._signals) > 1 else self._status
 
     def _leave_soon(self) -> None:
         if self._told:
-            self._leaving = threading.Timer(_LAST_SECONDS, lambda: leave_at_once(self._status))
+            self._leaving = threading.Timer(_LAST_SECONDS, lambda: leave_at_once(self._exit_status()))
             self._leaving.daemon = True
             self._leaving.start()
 
