@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from threading import Event, get_ident
-from typing import cast
+from threading import Event, Lock, get_ident
+from typing import Any, cast
 
 import pytest
 
@@ -46,6 +47,56 @@ class Medium:
         if failure is not None:
             raise failure
         return [Committed(append.batch.last_sequence) for append in appends]
+
+
+class SlowToBegin:
+    """Turns that a loop may take at any time. The first one about to write waits until it is told to go on."""
+
+    def __init__(self) -> None:
+        self.lock = Lock()
+        self.about_to = Event()
+        self.go_on = Event()
+
+    def is_quick(self) -> bool:
+        return True
+
+    def take(self, *, wait: bool) -> bool:
+        return True
+
+    def release(self) -> None:
+        pass
+
+    def __enter__(self) -> None:
+        if not self.about_to.is_set():
+            self.about_to.set()
+            assert self.go_on.wait(30)
+        self.lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.lock.release()
+
+
+def test_a_loop_that_was_about_to_write_when_another_thread_closed_writes_nothing() -> None:
+    medium, turns = Medium(), SlowToBegin()
+    medium.gate.set()
+    executor, loops = ThreadPoolExecutor(1), ThreadPoolExecutor(2)
+    committer = GroupCommitter(medium.write, executor, "the test store", turns)
+    committer._alone = True  # the last group was one call
+    committer._on_a_loop = cast(Any, turns)  # where it waits to write
+    late = loops.submit(lambda: asyncio.run(_as_coroutine(committer.commit([batch("late")]))))
+    assert turns.about_to.wait(30)
+    queued = loops.submit(lambda: asyncio.run(_as_coroutine(committer.commit([batch("queued")]))))
+    while not committer._queue:
+        time.sleep(0.001)
+    committer.close()
+    executor.shutdown()  # what a store does next
+    assert medium.groups == [["queued"]]
+    assert queued.exception(30) is None
+    turns.go_on.set()
+    with pytest.raises(StoreError, match="the test store is closed"):
+        late.result(30)
+    assert medium.groups == [["queued"]]
+    loops.shutdown()
 
 
 def run(test: Callable[[Medium, GroupCommitter], Awaitable[None]]) -> None:
@@ -294,7 +345,7 @@ def test_a_slow_medium_or_a_busy_one_is_written_by_the_thread(slow: str) -> None
             await committer.commit([batch("then")])
         await committer.between_groups(lambda: None)
         medium.turns.quick = medium.turns.free = True
-        while committer._writing:  # the thread looks once more whether something came
+        while committer._writing:  # noqa: ASYNC110 - no event tells of it: the thread looks once more whether something came
             await asyncio.sleep(0)
         await committer.commit([batch("last")])
 

@@ -152,13 +152,10 @@ class GroupCommitter:
     def close(self) -> None:
         """Takes no more calls. What is queued is written before anything given to the executor from now on."""
         with self._lock:
-            self._closed = True
-            taken_over, self._here = self._here is not None, None
-            if taken_over:
-                self._executor.submit(self._drain)
+            self._closed, self._here = True, None
         with self._on_a_loop:
-            # A loop that is writing has ended, and given to the thread what came meanwhile.
-            pass
+            # A loop that is writing has ended, and one that was about to finds the store closed.
+            self._executor.submit(self._drain)
         self.bell.ring()
 
     # who writes ----------------------------------------------------------------------------------------------
@@ -189,7 +186,7 @@ class GroupCommitter:
             self._writing = True
         with self._on_a_loop:
             try:
-                if not self._turns.take(wait=False):
+                if not self._may_begin():
                     return None
                 try:
                     self.groups += 1
@@ -197,9 +194,13 @@ class GroupCommitter:
                 finally:
                     self._turns.release()
             finally:
-                if self._has_more():
+                if self._has_more() and not self._closed:
                     self._executor.submit(self._drain)
                 self.bell.ring()
+
+    def _may_begin(self) -> bool:
+        # It may have been closed since, by another thread, which waits for who writes by then and for nobody later.
+        return not self._closed and self._turns.take(wait=False)
 
     def _drain(self) -> None:
         """Writes what is queued, on the thread."""
