@@ -114,6 +114,38 @@ async def trio_nursery(ctx: AsyncContext) -> None:
         pass
 
 
+async def anyio_limit(ctx: AsyncContext) -> None:
+    with anyio.fail_after(1):  # noqa: ASYNC100 - it is to be refused # here
+        pass
+
+
+async def trio_limit(ctx: AsyncContext) -> None:
+    with trio.fail_after(1):  # noqa: ASYNC100 - it is to be refused # here
+        pass
+
+
+async def a_loop_of_its_own(ctx: AsyncContext) -> None:
+    coroutine = _nothing()
+    try:
+        asyncio.run(coroutine)  # here
+    finally:
+        coroutine.close()
+
+
+async def a_loop_by_hand(ctx: AsyncContext) -> None:
+    coroutine = _nothing()
+    loop = asyncio.new_event_loop()
+    try:
+        loop.run_until_complete(coroutine)  # here
+    finally:
+        loop.close()
+        coroutine.close()
+
+
+async def a_trio_of_its_own(ctx: AsyncContext) -> None:
+    trio.run(_nothing)  # here
+
+
 class _Odd:
     def __await__(self) -> Any:
         yield "something"
@@ -148,6 +180,11 @@ CASES: list[tuple[Body, str, str]] = [
     (anyio_group, "anyio.create_task_group", "ctx.gather"),
     (trio_sleep, "trio.sleep", "ctx.sleep"),
     (trio_nursery, "trio.", "ctx.gather"),
+    (anyio_limit, "anyio.fail_after", "ctx.timeout"),
+    (trio_limit, "trio.fail_after", "ctx.timeout"),
+    (a_loop_of_its_own, "asyncio.run", "ctx.step"),
+    (a_loop_by_hand, "asyncio.", "ctx.step"),
+    (a_trio_of_its_own, "trio.run", "ctx.step"),
 ]
 
 

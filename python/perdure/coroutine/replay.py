@@ -24,7 +24,7 @@ from perdure.coroutine.logs import PassLog
 from perdure.coroutine.places import Place, tell
 from perdure.coroutine.scopes import AWAITING, INSIDE, awaiting
 from perdure.coroutine.signals import BranchCancelled, PassEnded, WorkflowCancelled, is_bug
-from perdure.coroutine.trap import foreign_yield, trapped
+from perdure.coroutine.trap import foreign_yield, loop_in_loop, trapped
 from perdure.errors import DuplicateId, FlowError, NonDeterministic, WorkflowRaised
 from perdure.kernel import Reads
 from perdure.outcome import message_of
@@ -200,8 +200,10 @@ class Replay:
                 self.finished(chain, stop.value, None)
             except (KeyboardInterrupt, SystemExit):
                 raise
-            except BaseException as error:  # noqa: BLE001 - whatever the workflow raises is its end, judged later
+            except BaseException as error:  # whatever the workflow raises is its end, judged later
                 self._current, self.over = None, True
+                if (foreign := loop_in_loop(error)) is not None:
+                    raise self.end_pass(foreign) from error
                 self.finished(chain, None, error)
             else:
                 self._current, self.over = None, True

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import logging
 import sys
 import sysconfig
+import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Final, NoReturn
 
 from perdure.errors import ForeignAwaitError
 
-__all__ = ["foreign_yield", "trapped"]
+__all__ = ["foreign_yield", "loop_in_loop", "trapped"]
 
 _PACKAGE: Final = str(Path(__file__).parent.parent) + "/"
 _STDLIB: Final = tuple({f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib")})
@@ -44,6 +45,8 @@ _INSTEAD: Final = {
     "anyio.sleep": "use `await ctx.sleep(delay)`",
     "trio.sleep": "use `await ctx.sleep(delay)`",
 }
+_RUNS: Final = ("run", "_check_running", "setup_runner")
+"""Where a loop looks for one that is running already."""
 _OTHERWISE: Final = "put the call into a step and use `await ctx.step(…)`"
 
 
@@ -89,7 +92,7 @@ class _TrioTrap:
         raise _spring(object.__getattribute__(self, "_trap"))
 
 
-@contextmanager
+@contextlib.contextmanager
 def trapped(
     generators: Any, finalised: Callable[[Any], None], ended: Callable[[BaseException], BaseException]
 ) -> Iterator[None]:
@@ -131,6 +134,21 @@ def foreign_yield(coroutine: Any, yielded: object) -> ForeignAwaitError:
     if error.function == "an awaitable":
         return ForeignAwaitError(f"an awaitable ({type(yielded).__name__})", error.where, error.instead)
     return error
+
+
+def loop_in_loop(error: BaseException) -> ForeignAwaitError | None:
+    """The error for a loop that the workflow wanted to run by itself, such as by `asyncio.run`: it finds the trap where its
+    own loop would be and says that one is running, which is of no help."""
+    if not isinstance(error, RuntimeError):
+        return None
+    frames = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    if (
+        not frames
+        or frames[-1][0].co_name not in _RUNS
+        or _package(frames[-1][0].co_filename) not in ("asyncio", "trio")
+    ):
+        return None
+    return _error(frames[::-1])
 
 
 def _suspended(coroutine: Any) -> Iterator[FrameType]:
@@ -176,13 +194,13 @@ def _name(libraries: list[CodeType]) -> str:
     """The outermost library function on the way, as the user knows it, such as `asyncio.sleep`."""
     if not libraries:
         return "an awaitable"
-    code = libraries[-1]
+    code = next((code for code in reversed(libraries) if code.co_filename != contextlib.__file__), libraries[-1])
     return f"{_package(code.co_filename)}.{_qualified(code)}"
 
 
 def _qualified(code: CodeType) -> str:
     name = code.co_qualname.replace(".<locals>", "")
-    return name.removesuffix(".__aenter__").removesuffix(".__init__")
+    return name.removesuffix(".__aenter__").removesuffix(".__init__").removesuffix(".__new__")
 
 
 def _package(file: str) -> str:
