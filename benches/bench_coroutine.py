@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
+import tempfile
+import time
 import tracemalloc
 from collections.abc import Generator
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import orjson
 import pytest
 
 from benches import prototype
-from benches.conftest import KERNELS, Measure
+from benches.conftest import KERNELS, Measure, Tell
+from benches.stores import Told
+from perdure import FlowEngine
 from perdure.coroutine.context import AsyncContext
 from perdure.flow import Flow
 from perdure.keeping import KeptCoroutine
 from perdure.kernel import DEFAULT_MAX_EVENT_BYTES as LIMIT
 from perdure.kernel import Kernel, View, load
+from perdure.stores import MemoryEventStore
 
 STEPS = 1_000
+EARLY, LATE, SOME = 10, 9_800, 200
+RECOVERY = f"recover an async run of {STEPS:,} steps"
 CLOCK = 1_767_225_600_000_000_000
 flow = Flow()
 
@@ -50,6 +59,10 @@ class Receipt:
 @flow.step
 def settle(line: Line) -> Receipt:
     return Receipt(f"receipt-{line.order}-{line.item}", line.amount, line.amount * line.cents, "card ending in 4242")
+
+
+def step_row(at: int) -> str:
+    return f"steps {at:,} to {at + SOME:,} of an async run"
 
 
 def line_of(number: int) -> Line:
@@ -130,7 +143,7 @@ def recover_again(lines: bytes) -> dict[str, Any]:
 def bench_recovery(kernels: dict[str, Kernel], measure: Measure, engine: str) -> None:
     lines = history(STEPS)
     assert recover(kernels["rust"], lines) == recover(kernels["pure"], lines) == recover_again(lines)
-    row = f"recover an async run of {STEPS:,} steps"
+    row = RECOVERY
     if engine == "orjson":  # the prototype, in the column of plain Python
         measure(row, engine, lambda: recover_again(lines), events=2 + 3 * STEPS)
     else:
@@ -148,6 +161,47 @@ def bench_one_step(kernels: dict[str, Kernel], measure: Measure, sizes_up_to: in
         drive.step()
     drive.lines = b""
     measure(f"step {done:,} of an async run", "rust", drive.step, rounds=100)
+
+
+@flow.step(inline=True)
+def note(number: int) -> int:
+    _moments.append(time.perf_counter())
+    return number
+
+
+@flow.workflow("bench.long")
+async def count_up(ctx: AsyncContext, count: int) -> int:
+    for number in range(count):
+        await ctx.step(note, number)
+    return count
+
+
+_moments: list[float] = []
+
+
+@cache
+def steps_of_a_run(store: str, count: int) -> list[float]:
+    """Seconds of each step of one run on the whole engine."""
+
+    async def run(folder: str) -> None:
+        opened = MemoryEventStore() if store == "memory" else f"sqlite:///{folder}/long.db"
+        async with FlowEngine(flow, opened) as engine:
+            await engine.run("bench.long", count)
+
+    _moments.clear()
+    with tempfile.TemporaryDirectory(prefix="perdure-bench-") as folder:
+        asyncio.run(run(folder))
+    return [after - before for before, after in pairwise(_moments)]
+
+
+@pytest.mark.parametrize("at", [EARLY, LATE])
+@pytest.mark.parametrize("store", ["memory", "SQLite FULL"])
+def bench_step_of_a_run(tell: Tell, sizes_up_to: int, store: str, at: int) -> None:
+    """The medians of 200 steps of one run, at its beginning and further on."""
+    taken = steps_of_a_run(store, min(LATE + SOME, sizes_up_to))
+    first = min(at, len(taken) - SOME)
+    steps = taken[first : first + SOME]
+    tell(step_row(at), store, lambda: None, lambda _: Told(3 * SOME, sum(steps), steps))
 
 
 def bench_suspended(kernels: dict[str, Kernel], measure: Measure) -> None:

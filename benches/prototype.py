@@ -12,6 +12,7 @@ reads times to the microsecond and numbers as orjson rounds them.
 from __future__ import annotations
 
 import dataclasses
+import re
 import typing
 from collections.abc import Callable, Generator
 from datetime import datetime
@@ -46,6 +47,7 @@ _FIELDS: dict[str, Fields] = {
     "hook_disposed": (("hook_id", str),),
 }
 _PAYLOADS = {"run_created": "input", "step_created": "input", "step_completed": "output", "hook_received": "payload"}
+_EVENT_ID = re.compile("[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _POLICY: Fields = (("max_attempts", int), ("delay_ms", int))
 
 
@@ -89,6 +91,8 @@ class Run:
                 continue
             envelope = orjson.loads(line)
             _shaped(envelope, _ENVELOPE)
+            if not _EVENT_ID.fullmatch(envelope["event_id"]):
+                raise Refused("event_id is no UUID")
             self.run_id = self.run_id or envelope["run_id"]
             if envelope["sequence"] != self.last_sequence + 1 or envelope["run_id"] != self.run_id:
                 raise Refused(f"line {self.last_sequence + 1} is out of order or of another run")
