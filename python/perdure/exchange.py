@@ -46,6 +46,7 @@ _GROUP_BYTES: Final = 8 * 1024 * 1024
 _GROUP_RUNS: Final = 256
 _LONGEST_ID: Final = 200
 _BLANKS: Final = b" \t\r\n"
+_MARKED: Final = re.compile(rb"^ \{", re.MULTILINE)
 _OURS: Final = re.compile(rb'\s*\{"run_id":"([A-Za-z0-9_-]+)"')
 """How lines begin that this engine or the reference wrote."""
 
@@ -109,19 +110,23 @@ def folder_histories(folder: Path) -> Iterator[Stored]:
     the JSONL store (R12): what a torn write left is not given, and noted. Raises `OSError`."""
     for file in sorted(folder.iterdir()):
         if file.name.endswith(".jsonl") and file.is_file():
-            data = file.read_bytes()
-            found = scan(data, _is_json)
-            torn = len(data) - found.end
-            note = f"left out a torn tail of {torn} bytes" if torn else None
-            # A tail that no torn write leaves is left to the kernel, which names what is wrong with it.
-            lines = events(data if found.damaged else data[: found.end])
-            yield Stored(file.name.removesuffix(".jsonl"), lines, None if found.damaged else note)
+            yield _judged(file.name.removesuffix(".jsonl"), file.read_bytes())
+
+
+def _judged(run_id: str, data: bytes) -> Stored:
+    """The bytes of a log, which a torn write may have left."""
+    found = scan(data, _is_json)
+    torn = len(data) - found.end
+    note = f"left out a torn tail of {torn} bytes" if torn else None
+    # A tail that no torn write leaves is left to the kernel, which names what is wrong with it.
+    lines = events(data if found.damaged else data[: found.end])
+    return Stored(run_id, lines, None if found.damaged else note)
 
 
 def stream_histories(source: BinaryIO) -> Iterator[Stored]:
     """The histories of a file of lines of many runs, in the order in which the runs first appear; the lines of a run may stand
-    anywhere in it. `source` is read twice, so it can be sought in. Raises `Serialization` for a line that names no run, before
-    anything is given, and `OSError`."""
+    anywhere in it, and logs of the JSONL store among them. `source` is read twice, so it can be sought in. Raises
+    `Serialization` for a line that names no run, before anything is given, and `OSError`."""
     places: dict[str, list[tuple[int, int]]] = {}
     offset = 0
     for number, line in enumerate(source, 1):
@@ -137,7 +142,9 @@ def stream_histories(source: BinaryIO) -> Iterator[Stored]:
         for start, end in ranges:
             source.seek(start)
             parts.append(source.read(end - start))
-        yield Stored(run_id, events(b"".join(parts)))
+        data = b"".join(parts)
+        # Only a log has marks (R12), and one may end in a batch that is not whole.
+        yield _judged(run_id, data) if _MARKED.search(data) else Stored(run_id, events(data))
 
 
 def _run_of(line: bytes, number: int) -> str:

@@ -416,6 +416,23 @@ def test_the_lines_of_a_stream_may_be_mixed() -> None:
     assert found == histories
 
 
+def test_a_log_in_a_stream_counts_as_far_as_its_batches_are_whole() -> None:
+    story = Story(RUST, "r")
+    whole = story.batch(created(), started())
+    story.accept(whole)
+    torn = story.batch(wait("a", LATER), wait("b", LATER)).lines.splitlines(keepends=True)
+    other = Story(RUST, "o").batch(created()).lines
+    log = (
+        b"".join(b" " + line for line in whole.lines.splitlines(keepends=True)[:-1]) + whole.lines.splitlines(True)[-1]
+    )
+    first, second = stream_histories(io.BytesIO(log + b" " + torn[0] + other))
+    assert (first.run_id, first.lines) == ("r", whole.lines)
+    assert first.note is not None and "torn tail" in first.note
+    assert second == Stored("o", other)
+    (first,) = stream_histories(io.BytesIO(log + b" " + torn[0] + torn[1]))
+    assert first == Stored("r", whole.lines + b"".join(torn))
+
+
 def test_a_line_written_by_hand_is_put_to_its_run() -> None:
     line = Story(RUST, "r").batch(created()).lines
     reordered = json.loads(line)
