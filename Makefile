@@ -34,7 +34,7 @@ endif
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-rust test-python simulate storms traces kill-loop bench bench-smoke wheel fuzz kernel clean
+.PHONY: help demo test test-rust test-python simulate storms traces natural kill-loop bench bench-smoke wheel fuzz kernel clean
 .PHONY: check check-format check-lint check-layers check-types check-stubs check-examples check-clippy
 
 help: ## This list
@@ -78,6 +78,12 @@ STORMS ?= 100
 storms: $(KERNEL) $(TOOLS) ## Schedulers, queues and workers that die, in virtual time: make storms STORMS=100
 	@echo "==> $(STORMS) storms over each kind of queue"
 	@STORM_SEEDS=$(STORMS) $(PY) -m pytest -q tests/dispatch/test_storms.py --timeout=0
+
+PROGRAMS ?= 3000
+natural: $(KERNEL) $(TOOLS) ## Natural async workflows in every way, with every change; both forms: make natural PROGRAMS=3000
+	@echo "==> about sixty workflows at every place, every change of each, $(PROGRAMS) programs in both forms"
+	@NATURAL=everywhere FORMS=$(PROGRAMS) $(PY) -m pytest --quiet --timeout=0 --numprocesses auto --maxprocesses 4 -p no:benchmark \
+		tests/coroutine/test_natural.py tests/coroutine/test_mutations.py tests/coroutine/test_forms.py
 
 # Cheap ones first; `make -k check` goes on after a failure and shows them all.
 check: check-format check-lint check-layers check-types check-stubs check-examples check-clippy ## Formatting, lints, types, stubs and layers; changes nothing
