@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import sys
 from collections.abc import Awaitable, Coroutine
 from datetime import datetime, timedelta
 from random import Random
+from sys import _getframe
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 from uuid import UUID
 
@@ -130,7 +130,7 @@ class AsyncContext:
             hint = "; write ctx.step(charge, order), without calling it" if hasattr(step, "__await__") else ""
             hint = f"; a step known by name is flow.ref({step!r})" if isinstance(step, str) else hint
             raise TypeError(f"ctx.step takes a step decorated with @flow.step, not {type(step).__name__}{hint}")
-        frame = sys._getframe(1)
+        frame = _getframe(1)
         replay = self._replay
         handle: StepHandle[Any] = StepHandle(replay, (frame.f_code, frame.f_lasti), step, step.store(args, kwargs))
         replay.idle[handle] = None
@@ -145,7 +145,7 @@ class AsyncContext:
     def start(self, work: Any, /, *args: Any, **kwargs: Any) -> Handle[Any]:
         """Opens a step, or runs a coroutine beside this one; gives its handle, to be awaited later or raced."""
         replay = self._replay
-        place = place_of(sys._getframe(1))
+        place = place_of(_getframe(1))
         if isinstance(work, Step):
             handle: StepHandle[Any] = StepHandle(replay, place, work, work.binding.store(args, kwargs))
             handle.started = True
@@ -291,4 +291,4 @@ class AsyncContext:
 
 
 def _caller() -> Any:
-    return place_of(sys._getframe(2))
+    return place_of(_getframe(2))

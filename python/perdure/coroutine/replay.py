@@ -152,25 +152,30 @@ class Replay:
         step, count = handle.step, 0
         given: Any = step.given_id
         if given is None:
-            name = handle.scope + chain.path + step.name
-            count = chain.names.get(name, 0) + 1
+            name = step.name
+            if handle.scope or chain.path:
+                name = handle.scope + chain.path + name
+            names = chain.names
+            count = names.get(name, 0) + 1
             step_id = name if count == 1 else f"{name}#{count}"
         elif isinstance(given, str):
             step_id = handle.scope + given
         else:
             return None
-        if step_id in self._steps_used or (self._marks and self._marks[0][2] != step_id):
+        marks, used = self._marks, self._steps_used
+        if step_id in used or (marks and marks[0][2] != step_id):
             return None
         found = self.reads.replayed_step(self._position, step_id, step.name, handle.input or b"null", step.async_retry)
         if found is None:
             return None
-        self._position, self.latest, output = found
-        self.live = self._position > self._decided
-        if self._marks:
+        position, self.latest, output = found
+        self._position = position
+        self.live = position > self._decided
+        if marks:
             self._forget_marks()
         if count:
-            chain.names[name] = count
-        chain.place = self._steps_used[step_id] = handle.place  # as good as where it is awaited, and at hand
+            names[name] = count
+        chain.place = used[step_id] = handle.place  # as good as where it is awaited, and at hand
         self.idle.pop(handle, None)
         handle.id, handle.opened, handle.seen, handle.ended = step_id, True, True, "step_completed"
         self._order = handle.order = self._order + 1
