@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -224,6 +225,12 @@ def test_a_closed_store_says_so(path: Path) -> None:
                 await call
 
     asyncio.run(test())
+
+
+def test_no_placeholder_is_numbered() -> None:
+    """Some releases of Python take those for names and warn that a sequence has none."""
+    folder = Path(perdure.__path__[0]) / "stores"
+    assert not [file.name for file in folder.glob("*.py") if re.search(r"\?\d", file.read_text("utf-8"))]
 
 
 def test_a_file_in_another_encoding_is_refused(path: Path) -> None:
