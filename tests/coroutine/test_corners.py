@@ -488,3 +488,39 @@ def test_groups_inside_groups_take_no_stack(kernel: Kernel, flow: Flow, end: str
         case _:
             world.done("leaf", "found")
     assert world.status == {"limit": "failed", "request": "cancelled"}.get(end, "completed")
+
+
+def test_a_coroutine_given_to_a_group_twice_is_run_once(kernel: Kernel, flow: Flow) -> None:
+    work, _ = steps_of(flow)
+
+    @flow.workflow("w")
+    async def w(ctx: AsyncContext) -> list[Any]:
+        async def branch() -> str:
+            return await ctx.step(work)
+
+        given = branch()
+        return list(await ctx.gather(given, ctx.step(work), given))
+
+    world = World(kernel, flow, w)
+    assert world.opened() == ["step work", "step 1.1/work"]
+    world.done("work", "b")
+    world.done("1.1/work", "a")
+    assert world.output == ["a", "b", "a"]
+
+
+def test_a_coroutine_that_is_collected_inside_a_scope_tells_nobody(kernel: Kernel, flow: Flow) -> None:
+    """As at the end of a program that closed no engine."""
+    work, _ = steps_of(flow)
+    kept: list[Any] = []
+
+    @flow.workflow("w")
+    async def w(ctx: AsyncContext) -> None:
+        kept.append(ctx._replay)
+        with ctx.scope("s"):
+            await ctx.step(work)
+
+    World(kernel, flow, w, strict=False).kept._replay = None
+    chain = kept[0].main
+    kept[0].over = kept[0].dead = True
+    chain.coroutine.close()  # in this context, which is not the chain's
+    assert chain.coroutine.cr_frame is None

@@ -76,8 +76,13 @@ class Group(Generic[T]):
     def _begin(self, chain: Chain) -> None:
         self._parent, self._shields = chain, tuple(chain.shields)
         path = chain.next_group()
+        handles: dict[int, Handle[Any]] = {}  # one coroutine given twice is run once
         for number, member in enumerate(self._members, 1):
-            self._handles.append(self._replay.handle_of(member, chain, f"{path}{number}/", self.place))
+            handle = handles.get(id(member))
+            if handle is None:
+                handle = self._replay.handle_of(member, chain, f"{path}{number}/", self.place)
+                handles[id(member)] = handle
+            self._handles.append(handle)
         self._members = ()
         for handle in self._handles:
             handle.seen = True

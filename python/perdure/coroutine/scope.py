@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from contextvars import ContextVar, Token
 from types import TracebackType
 from typing import Any, Final
@@ -28,4 +29,5 @@ class Scope:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         if self._token is not None:
-            SCOPE.reset(self._token)
+            with suppress(ValueError):  # a coroutine that is collected, in nobody's context
+                SCOPE.reset(self._token)
