@@ -524,3 +524,22 @@ def test_a_coroutine_that_is_collected_inside_a_scope_tells_nobody(kernel: Kerne
     kept[0].over = kept[0].dead = True
     chain.coroutine.close()  # in this context, which is not the chain's
     assert chain.coroutine.cr_frame is None
+
+
+def test_a_coroutine_that_is_run_already_is_refused(kernel: Kernel, flow: Flow) -> None:
+    work, _ = steps_of(flow)
+
+    @flow.workflow("w")
+    async def w(ctx: AsyncContext) -> list[Any]:
+        async def branch() -> str:
+            return await ctx.step(work)
+
+        given = branch()
+        first, second = ctx.start(given), ctx.start(given)
+        with pytest.raises(RuntimeError, match="the coroutine started at .* is run already"):
+            await second
+        return [await first]
+
+    world = World(kernel, flow, w)
+    world.done("1.1/work", "a")
+    assert world.output == ["a"]

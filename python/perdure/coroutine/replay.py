@@ -196,6 +196,11 @@ class Replay:
             chain = ready.popleft()
             if chain.done or self._broken:
                 continue
+            if not chain.started and getattr(chain.coroutine, "cr_suspended", False):
+                self.finished(
+                    chain, None, RuntimeError(f"{chain.handle.describe()} is run already; start one of its own")
+                )
+                continue
             self._current, chain.started = chain, True
             self.over = False
             try:
