@@ -54,7 +54,8 @@ def shop(environment: dict[str, str]) -> Any:
 
 @pytest.fixture
 def workers(environment: dict[str, str], tmp_path: Path) -> Workers:
-    options = ["--pool=solo", "--loglevel=WARNING", "--without-gossip", "--without-mingle", "--without-heartbeat"]
+    pool = ["--pool=prefork", "--concurrency=1"]  # the engine is made after a fork, and the kill meets one step
+    options = ["--loglevel=WARNING", "--without-gossip", "--without-mingle", "--without-heartbeat", *pool]
     return Workers(["-m", "celery", "-A", "contrib.celery_app", "worker", *options], environment, tmp_path / "log")
 
 
