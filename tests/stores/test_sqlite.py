@@ -241,7 +241,7 @@ def test_a_file_in_another_encoding_is_refused(path: Path) -> None:
         SqliteEventStore(path)
 
 
-def test_a_text_that_no_file_can_hold_is_refused_by_name(path: Path) -> None:
+def test_a_value_that_no_file_can_hold_is_refused_by_name(path: Path) -> None:
     async def test() -> None:
         store = SqliteEventStore(path)
         story = Story(PURE, "r")
@@ -253,6 +253,8 @@ def test_a_text_that_no_file_can_hold_is_refused_by_name(path: Path) -> None:
             store.runs(RunFilter(name=wrong)),
             store.set_hold("r", wrong, expected_sequence=1),
             store.renew("me", [(wrong, 1)], ttl_ns=1),
+            store.claim("me", 1, ttl_ns=2**80),
+            store.history("r", 2**63),
         ):
             with pytest.raises(StoreError, match="lone surrogates"):
                 await call

@@ -358,8 +358,8 @@ class SqliteEventStore(SqliteRetention):
             return read()
         except sqlite3.Error as error:
             raise self._file.failure(error, "reading") from None
-        except UnicodeEncodeError:
-            raise self._file.no_text() from None
+        except (UnicodeEncodeError, OverflowError):
+            raise self._file.unfit() from None
 
     def _with_reader(self, query: Callable[[sqlite3.Connection], T]) -> T:
         connection = self._reader()

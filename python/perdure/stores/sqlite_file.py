@@ -210,9 +210,11 @@ class SqliteFile:
             )
         return StoreError(f"{self} failed while {doing}: {error}")
 
-    def no_text(self) -> StoreError:
-        """The error to raise for a text that no file can hold."""
-        return StoreError(f"{self} cannot hold a value of this call; ids and names must be without lone surrogates")
+    def unfit(self) -> StoreError:
+        """The error to raise for a value that no file can hold."""
+        return StoreError(
+            f"{self} cannot hold a value of this call; ids and names must be without lone surrogates, numbers within 64 bits"
+        )
 
     def _stranger(self) -> str:
         """Who holds SQLite's own write lock."""

@@ -99,9 +99,9 @@ class SqliteWriter:
             given = work(connection, self._clock())
         except sqlite3.Error as error:
             raise self._failed(error, "writing") from None
-        except UnicodeEncodeError:
+        except (UnicodeEncodeError, OverflowError):
             self._roll_back()
-            raise self._file.no_text() from None
+            raise self._file.unfit() from None
         except BaseException:
             # A value that SQLite cannot take, or no memory: the transaction must not stay open for the next group.
             self._roll_back()
