@@ -9,6 +9,21 @@ from hypothesis import HealthCheck, settings
 
 from perdure.kernel import Kernel, load
 
+# Failures inside the shipped suite should read as well as those of the tests here. Before any test module imports it.
+pytest.register_assert_rewrite(
+    *(
+        f"perdure.testing.{name}"
+        for name in (
+            "store_contract",
+            "_lease_contract",
+            "_retention_contract",
+            "_runnable_contract",
+            "_store_suite",
+            "_stories",
+        )
+    )
+)
+
 # No deadline: the machines that run this are shared and slow, and no verdict may depend on the clock.
 _COMMON = settings(deadline=None, print_blob=True, suppress_health_check=list(HealthCheck))
 settings.register_profile("quick", _COMMON, max_examples=100)

@@ -211,7 +211,7 @@ async def test_what_a_dispatcher_raises_leaves_the_tasks_before_it(memory: Place
 @pytest.mark.parametrize(
     "options",
     [{"redispatch_after": timedelta()}, {"interval": -HOUR}, {"max_runs": 0}, {"dispatcher": object()}],
-    ids=str,
+    ids=lambda options: next(iter(options)),
 )
 async def test_settings_without_sense_are_refused(memory: Place, options: dict[str, Any]) -> None:
     async with memory.engine(story_flow()) as engine:
