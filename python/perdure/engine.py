@@ -180,7 +180,7 @@ class FlowEngine(Inspection):
             raise EngineElsewhere("fork")
         return self._store
 
-    def _check_use(self) -> None:
+    def check_use(self) -> None:
         """Raises `EngineClosed` or `EngineElsewhere`: locks and tasks belong to one loop of one process."""
         if self._closed:
             raise EngineClosed
@@ -198,7 +198,7 @@ class FlowEngine(Inspection):
         return cls(runtime)
 
     async def __aenter__(self) -> Self:
-        self._check_use()
+        self.check_use()
         return self
 
     async def __aexit__(
@@ -641,7 +641,7 @@ class FlowEngine(Inspection):
 
     @asynccontextmanager
     async def _locked(self, run_id: str) -> AsyncIterator[Session]:
-        self._check_use()
+        self.check_use()
         session = self._sessions.get(run_id)
         if session is None:
             session = self._sessions[run_id] = Session(run_id, self._shell)

@@ -12,14 +12,19 @@ import pytest
 from scenarios.kit import story
 
 from perdure import (
+    DriveRun,
     EngineClosed,
+    EngineElsewhere,
     Flow,
     FlowEngine,
     FlowWorker,
+    MemoryEventStore,
+    MemoryTaskQueue,
     RuntimeBuildCompatibility,
     RuntimeCommand,
     StoreError,
     StoreUnavailable,
+    TaskWorker,
     WorkflowContext,
 )
 from perdure.stores.base import FlowEventStore
@@ -305,3 +310,26 @@ async def test_what_the_first_claim_brings_after_the_end_was_told_goes_back(stor
         worker = FlowWorker(engine, drain_timeout=NO_TIME if stops == 1 else timedelta(hours=1))
         await worker.run_forever(signals=False)
     assert not [run for run in (await store.runs()).runs if (await store.lease(run.run_id)).live]
+
+
+def test_an_engine_of_another_loop_is_told_before_anything_is_claimed() -> None:
+    store = MemoryEventStore()
+
+    async def make() -> FlowEngine:
+        engine = FlowEngine(chain(1), store)
+        await engine.submit("chain", run_id="r")
+        return engine
+
+    async def work(engine: FlowEngine) -> None:
+        queue = MemoryTaskQueue()
+        await queue.enqueue(DriveRun("r"))
+        with pytest.raises(EngineElsewhere):
+            await FlowWorker(engine).run_until_idle()
+        with pytest.raises(EngineElsewhere):
+            await TaskWorker(engine, queue).run_forever()
+        with pytest.raises(EngineElsewhere):
+            await TaskWorker(engine, queue).run_until_idle()
+        assert await queue.len() == 1
+        assert (await store.lease("r")).epoch == 0
+
+    asyncio.run(work(asyncio.run(make())))

@@ -68,8 +68,9 @@ class TaskWorker:
         self._working: set[asyncio.Task[None]] = set()
 
     async def run_once(self) -> TaskOutcome | None:
-        """Does one task; None if there is none to be had now. Raises `TaskLeaseLost` if the task was taken back meanwhile, and
-        what the queue raises."""
+        """Does one task; None if there is none to be had now. Raises `TaskLeaseLost` if the task was taken back meanwhile,
+        `EngineClosed`, `EngineElsewhere`, and what the queue raises."""
+        self._engine.check_use()  # else the task would come back counted
         lease = await self._lease()
         return None if lease is None else await self._work(lease)
 
@@ -85,7 +86,9 @@ class TaskWorker:
 
     async def run_forever(self) -> None:
         """Does tasks until `stop` is called, or the engine closed. A queue that cannot be reached is tried again, ever more
-        slowly."""
+        slowly. Raises `EngineElsewhere`."""
+        if not self._engine.closed:
+            self._engine.check_use()  # else every task would come back counted
         failures, grace_seconds = 0, 0.0
         try:
             while not (self._stopping.is_set() or self._engine.closed):

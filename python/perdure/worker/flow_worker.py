@@ -106,7 +106,7 @@ class FlowWorker:
 
     async def run_forever(self, *, signals: bool = True) -> None:
         """Works until it is drained: by `drain`, or with `signals` by SIGTERM or SIGINT. A second signal ends it at once, and
-        so does cancellation. Raises `StoreError` if the store cannot be worked with."""
+        so does cancellation. Raises `StoreError` if the store cannot be worked with, and `EngineElsewhere`."""
         if not signals:
             await self._run(until_idle=False)
             return
@@ -155,6 +155,8 @@ class FlowWorker:
     async def _run(self, *, until_idle: bool) -> None:
         if self._running:
             raise ValueError("this worker runs already; make another one, with an engine of its own")
+        if not self.engine.closed:
+            self.engine.check_use()  # else every run would be claimed, refused and given back
         self._running, self._ended = True, asyncio.Event()
         self.engine.keeper.use_thread()
         _log.info("worker started for %s", self._known())
