@@ -14,6 +14,7 @@ import psycopg
 import pytest
 from stores.pgbouncer import pooled_by_transaction
 
+from perdure.errors import StoreError
 from perdure.kernel import load
 from perdure.stores import open_store
 from perdure.stores.base import Append, Lease
@@ -239,5 +240,18 @@ def test_a_listener_that_finds_nobody_leaves_the_store_as_it_is(schema: str) -> 
         async with stores(schema, 1) as (there,):
             await is_told_of(here, lambda: Story(PURE, "r").write(there, created()))
         await here.close()
+
+    asyncio.run(test())
+
+
+def test_who_waits_hears_that_the_store_is_closed(schema: str) -> None:
+    async def test() -> None:
+        store = await PostgresEventStore.connect(shared_server().url, schema=schema)
+        seen = await store.changes()
+        waiting = asyncio.create_task(store.wait_for_change(seen, 600))
+        await asyncio.sleep(0.2)
+        await store.close()
+        with pytest.raises(StoreError, match="is closed"):
+            await asyncio.wait_for(waiting, 20)
 
     asyncio.run(test())

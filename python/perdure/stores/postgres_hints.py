@@ -53,6 +53,7 @@ class PostgresHints:
             0.0,
         )  # the last number that was given out, both counts before it was asked for, and when
         self._task: asyncio.Task[None] | None = None
+        self._closed = False
 
     async def changes(self) -> int:
         """As `FlowEventStore.changes`."""
@@ -76,12 +77,16 @@ class PostgresHints:
             number, count, own, at = self._noted
             if number == seen:
                 await self._stirring(count, own, at, deadline)
+            if self._closed:
+                raise StoreError(f"{self._database} is closed; open the store again to use it")
             number = await self.changes()
             if number != seen or loop.time() >= deadline:
                 return number
 
     async def close(self) -> None:
-        """Ends the listening."""
+        """Ends the listening, and the waiting."""
+        self._closed = True
+        self._stir()
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -89,7 +94,7 @@ class PostgresHints:
     async def _stirring(self, count: int, own: int, at: float, deadline: float) -> None:
         """Waits for a reason to ask again, after the question that was asked at `at`."""
         loop = asyncio.get_running_loop()
-        while (now := loop.time()) < deadline and self._count == count:
+        while (now := loop.time()) < deadline and self._count == count and not self._closed:
             until = deadline
             if self._own != own:
                 until = min(until, at + _OWN_SECONDS)
