@@ -171,6 +171,20 @@ async def test_a_child_that_cannot_be_started_for_a_moment_ends_nobody(tmp_path:
     assert await running == 0
 
 
+async def test_a_step_that_ends_its_process_with_the_status_of_wrong_usage_ends_no_other(tmp_path: Path) -> None:
+    program, log = tmp_path / "program", tmp_path / "log"
+    program.write_text(f"#!/bin/bash\necho begun >> {log}\necho somebody >&$2\nexit 2\n")
+    program.chmod(0o755)
+    running = asyncio.create_task(Processes([str(program)], 1, "memory:", 1.0).run())
+
+    async def begun_again() -> bool:
+        return log.exists() and log.read_text().count("begun") > 1
+
+    await until(begun_again)
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert await running == 0
+
+
 def pid_of(owner: str) -> int:
     pid: int = orjson.loads(owner)["pid"]
     return pid

@@ -15,6 +15,7 @@ from perdure.stores import open_store
 __all__ = ["Processes"]
 
 _log = logging.getLogger("perdure.processes")
+_FAILED: Final = 1
 _USAGE: Final = 2
 _NOT_STARTED: Final = 126
 _SIGNALLED: Final = 128
@@ -126,6 +127,7 @@ class Processes:
         self._children.discard(child)
         if owner and status:
             await self._void(owner)
+            return _FAILED if status == _USAGE else status  # it had begun to work: its arguments were right
         return status
 
     async def _void(self, owner: str) -> None:

@@ -113,4 +113,5 @@ def _check_store(store: str, processes: int) -> None:
 
 def _child_command() -> list[str]:
     """This very command for one process; the last of an option counts."""
-    return [sys.executable, "-m", "perdure", *sys.argv[1:], "--processes", "1"]
+    given = [argument for argument in sys.argv[1:] if argument != "--"]  # behind which there are no options
+    return [sys.executable, "-m", "perdure", *given, "--processes", "1"]
