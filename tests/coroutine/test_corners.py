@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import warnings
 from datetime import timedelta
+from traceback import walk_tb
 from typing import Any
 
 import pytest
@@ -543,3 +544,22 @@ def test_a_coroutine_that_is_run_already_is_refused(kernel: Kernel, flow: Flow) 
     world = World(kernel, flow, w)
     world.done("1.1/work", "a")
     assert world.output == ["a"]
+
+
+def test_a_failure_awaited_often_keeps_nothing_of_the_awaits(kernel: Kernel, flow: Flow) -> None:
+    @flow.workflow("w")
+    async def w(ctx: AsyncContext) -> list[int]:
+        async def branch() -> None:
+            raise Expected
+
+        handle = ctx.start(branch())
+        lengths = []
+        for _ in range(3):
+            try:
+                await handle
+            except Expected as error:
+                lengths.append(len(list(walk_tb(error.__traceback__))))
+        return lengths
+
+    lengths = World(kernel, flow, w).output
+    assert len(set(lengths)) == 1

@@ -134,7 +134,7 @@ class Handle(Generic[T]):
 class ChainHandle(Handle[T]):
     """A coroutine that runs beside, by `ctx.start(coroutine)` or as the member of a group."""
 
-    __slots__ = ("_error", "_value", "chain")
+    __slots__ = ("_error", "_trace", "_value", "chain")
 
     def __init__(self, replay: Replay, place: Place) -> None:
         super().__init__(replay, place)
@@ -144,6 +144,7 @@ class ChainHandle(Handle[T]):
 
     def end(self, value: T | None, error: BaseException | None) -> None:
         self._value, self._error, self.chain = value, error, None
+        self._trace = None if error is None else error.__traceback__
         self.mark()
         if error is not None and self.started and not self.seen:
             self._replay.unread(self)
@@ -153,7 +154,8 @@ class ChainHandle(Handle[T]):
         return f"the coroutine started at {tell(self.place)}"
 
     def failure(self) -> BaseException | None:
-        return self._error
+        error = self._error
+        return None if error is None else error.with_traceback(self._trace)  # else each await would lengthen it
 
     def value(self) -> T:
         return cast(T, self._value)
