@@ -152,20 +152,20 @@ def attempts_are_limited(patch: pytest.MonkeyPatch) -> None:
 
 
 RULES: Final[dict[Rule, int]] = {
-    outcomes_survive_a_conflict: 29,
+    outcomes_survive_a_conflict: 32,
     a_lost_lease_is_refused: 0,
-    a_live_lease_is_not_taken: 3,
+    a_live_lease_is_not_taken: 12,
     only_what_was_acknowledged_is_durable: 7,
     a_due_wait_is_completed_by_the_worker: 0,
-    the_horizon_moves_with_the_clock: 17,
+    the_horizon_moves_with_the_clock: 32,
     a_final_failure_ends_the_run: 5,
     the_workflow_sees_everything_before_it_parks: 0,
-    a_redelivery_without_events_claims_first: 7,
+    a_redelivery_without_events_claims_first: 9,
     a_lease_is_looked_at_before_a_launch: 753,
-    a_foreign_append_makes_a_run_claimable: 1,
-    a_parked_run_wakes_for_its_wakeups: 2,
+    a_foreign_append_makes_a_run_claimable: 2,
+    a_parked_run_wakes_for_its_wakeups: 5,
     a_drive_leaves_its_lease_when_it_is_cut_off: 29,
     a_token_belongs_to_one_run: 177,
     attempts_are_limited: 11,
 }
-"""Each rule with the first seed that misses it."""
+"""Each rule with a seed that misses it. Seeds shift whenever an engine asks its store once more or less: then others are tried."""

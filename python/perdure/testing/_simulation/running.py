@@ -42,6 +42,7 @@ __all__ = ["Simulation", "Told", "run_seed"]
 _START: Final = parse_instant("2026-01-01T00:00:00Z")
 _ROUND_S: Final = 15.0
 _ROUNDS: Final = 60
+_LATEST_DELIVERY_S: Final = 20.0
 
 
 @dataclass(slots=True)
@@ -296,7 +297,9 @@ class Simulation:
         else:
             self._complain()
         if self.seed % 4 == 0 and all(book.run.terminal for book in self._books()):
-            await self.watch.idle_minute()
+            await asyncio.sleep(_LATEST_DELIVERY_S)
+            if self.world.post is None or not self.world.post.waiting():
+                await self.watch.idle_minute()
         if self._watching is not None:
             self._watching.cancel()
         for process in self._alive:
