@@ -143,7 +143,7 @@ async def _fill_postgres() -> None:
 
 def sql_of(schema: str, text: str) -> bytes:
     """A recorded text for a schema of that name."""
-    return PostgresDatabase(shared_server().url, schema, None).sql(text).encode()
+    return PostgresDatabase(shared_server().url, schema, None).script(text).encode()
 
 
 def main(dialect: str, number: str | None = None) -> int:

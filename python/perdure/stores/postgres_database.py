@@ -96,9 +96,10 @@ class PostgresDatabase:
         """A statement with the schema's quoted name in it."""
         return text.replace("@schema@", self._quoted)
 
-    def _script(self, migration: Migration) -> str:
+    def script(self, text: str) -> str:
+        """The text of a migration for this schema, which has advisory locks of its own."""
         digest = hashlib.sha256(self.schema.encode()).digest()
-        return self.sql(migration.sql.replace("@tenant@", f"({int.from_bytes(digest[:4], signed=True)})"))
+        return self.sql(text.replace("@tenant@", f"({int.from_bytes(digest[:4], signed=True)})"))
 
     # opening -------------------------------------------------------------------------------------------------
 
@@ -199,7 +200,7 @@ class PostgresDatabase:
             if not await found.fetchall():
                 await connection.execute(self.sql("CREATE SCHEMA @schema@"))
         await connection.execute(self.sql(_LEDGER))
-        await connection.execute(self._script(migration))
+        await connection.execute(self.script(migration.sql))
         row = (migration.number, migration.title, migration.sha256, due_key(time.time_ns()))
         await connection.execute(self.sql("INSERT INTO @schema@.flow_migrations VALUES ($1, $2, $3, $4)"), row)
 
