@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from perdure import errors
-from perdure.errors import RULES, FlowError, InvalidTransition
+from perdure.errors import FlowError, InvalidTransition
+from perdure.transition_rules import RULES
 
 ROOT = Path(__file__).resolve().parent.parent
 RUST_ERRORS = ROOT / "rust" / "core" / "src" / "error.rs"

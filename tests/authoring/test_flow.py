@@ -93,6 +93,7 @@ def test_what_cannot_run_is_refused_where_it_is_declared(flow: Flow) -> None:
         flow.step(timeout=timedelta(0))(lambda: None)
     with pytest.raises(TypeError, match="is no async def, so fails_on means nothing to it"):
         flow.workflow("w", fails_on=(ValueError,))(lambda ctx: ctx.complete(1))
+
     async def yields(ctx: Any) -> Any:
         yield 1
 

@@ -90,5 +90,4 @@ def survey(kernel: Kernel, natural: Natural) -> Counter[str]:
 @pytest.mark.parametrize("natural", NATURAL, ids=lambda natural: natural.name)
 def test_drift_is_told_exactly_where_the_record_no_longer_matches(natural: Natural) -> None:
     found = survey(load("rust"), natural)
-    print(natural.name, dict(found))
     assert found["undecidable"] <= found.total() // 4

@@ -161,10 +161,10 @@ RULES: Final[dict[Rule, int]] = {
     a_final_failure_ends_the_run: 5,
     the_workflow_sees_everything_before_it_parks: 0,
     a_redelivery_without_events_claims_first: 9,
-    a_lease_is_looked_at_before_a_launch: 753,
+    a_lease_is_looked_at_before_a_launch: 988,
     a_foreign_append_makes_a_run_claimable: 2,
     a_parked_run_wakes_for_its_wakeups: 5,
-    a_drive_leaves_its_lease_when_it_is_cut_off: 29,
+    a_drive_leaves_its_lease_when_it_is_cut_off: 219,
     a_token_belongs_to_one_run: 177,
     attempts_are_limited: 11,
 }

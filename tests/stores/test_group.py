@@ -108,7 +108,7 @@ def run(test: Callable[[Medium, GroupCommitter], Awaitable[None]]) -> None:
             medium.gate.set()
 
 
-async def _as_coroutine(awaitable: Awaitable[None]) -> None:
+async def _as_coroutine(awaitable: Awaitable[object]) -> None:
     await awaitable
 
 

@@ -151,7 +151,8 @@ def test_a_fork_leaves_the_connections_to_its_parent() -> None:
                 await call
         await store.close()
         store._asking._process -= 1
-        (idle,) = store._asking._pool._idle if store._asking._pool else ()
+        assert store._asking._pool is not None
+        (idle,) = store._asking._pool._idle
         assert not idle.closed
         await store.close()
 

@@ -13,7 +13,7 @@ import pytest
 
 from perdure.errors import EventConflict, OutcomeUnknown, StoreError, StoreUnavailable
 from perdure.kernel import Batch, load
-from perdure.stores import SqliteEventStore, sqlite_writer
+from perdure.stores import SqliteEventStore
 from perdure.stores.base import Append, Committed
 from perdure.stores.sqlite_file import SqliteFile
 from perdure.stores.sqlite_writer import SqliteWriter
@@ -110,7 +110,7 @@ def test_the_wait_for_a_turn_counts_as_one_with_the_wait_for_a_stranger_in_it(
     connection: FaultyConnection, writer: SqliteWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = [1000.0]
-    monkeypatch.setattr(sqlite_writer.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr("perdure.stores.sqlite_writer.time.monotonic", lambda: clock[0])
     assert writer.take(wait=True)
     clock[0] += 0.3  # the turn has taken all the time there is
     connection.faults = [("BEGIN", error_of(sqlite3.SQLITE_BUSY))] * 2

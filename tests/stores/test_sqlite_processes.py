@@ -26,7 +26,7 @@ from perdure.kernel import load
 from perdure.stores import SqliteEventStore
 from perdure.stores.base import Append, Committed, Lease
 from perdure.stores.sqlite_file import SqliteFile
-from perdure.stores.sqlite_turnstile import LockFile, Turnstile
+from perdure.stores.sqlite_turnstile import LockFile, OwnTurn, Turnstile
 from perdure.testing._stories import SECOND, Story, created, started
 
 PURE = load("pure")
@@ -427,7 +427,7 @@ def test_a_checkpoint_that_finds_no_connection_is_tried_again_and_who_gives_up_g
             raise tried[0]
         return opened(file)
 
-    def broken(self: Turnstile, seconds: float) -> bool:
+    def broken(self: Turnstile | OwnTurn, seconds: float) -> bool:
         raise StoreError("no locks are left")
 
     async def test() -> None:
