@@ -245,8 +245,8 @@ class FlowEngine(Inspection):
         """Starts a run and drives it until it ends or suspends; gives its id. Idempotent for an equal spec and input.
 
         `workflow` is a registered name (its only version), the workflow function, or a `WorkflowSpec`; `run_id`
-        defaults to a random UUID. An engine with `builds` pins a new run to its current build unless it is given a spec, which
-        says so itself. With `drive=False` the run is only created, for a worker or a later call. Raises
+        defaults to a random UUID. An engine that takes only runs pinned to a build pins a new one to its current build, unless it
+        is given a spec, which says so itself. With `drive=False` the run is only created, for a worker or a later call. Raises
         `InvalidWorkflow`, `InvalidRunId`, `RunConflict`, `RuntimeBuildUnavailable`, `PayloadTooLarge`, and what the
         drive raises (the run then exists). Spec 04 §4.1, R17, R56."""
         spec = spec_of(self.runtime, workflow)
@@ -255,7 +255,7 @@ class FlowEngine(Inspection):
         self._kernel.check_spec(spec.to_json())
         self._check_run_id(run_id)
         pinned = None
-        if self.builds is not None and not isinstance(workflow, WorkflowSpec):
+        if self.builds is not None and not self.builds.accept_unpinned and not isinstance(workflow, WorkflowSpec):
             pinned = spec.with_build(self.builds.current).to_json()
         await self._call(run_id, call, new_spec=pinned)
         return run_id
