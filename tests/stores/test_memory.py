@@ -6,7 +6,7 @@ import asyncio
 
 from perdure.stores import MemoryEventStore
 from perdure.stores.base import FlowEventStore
-from perdure.testing.store_contract import StoreContract
+from perdure.testing import StoreContract
 
 
 class OnMemory(StoreContract):
