@@ -133,6 +133,7 @@ class FlowEngine(Inspection):
         self._lingering: set[asyncio.Task[object]] = set()
         self._limit = max(1, max_replay_iterations)
         self._record_tracebacks = record_tracebacks
+        self._strict_replay = strict_replay
         self._grace = cancel_grace
         self._sessions: OrderedDict[str, Session] = OrderedDict()
         self._closed = False
@@ -150,9 +151,7 @@ class FlowEngine(Inspection):
             max_event_bytes=max_event_bytes,
             patience_seconds=store_patience.total_seconds(),
             clock=clock or self._store.clock,
-            program=lambda run_id: RuntimeProgram(
-                runtime, run_id, self._coding, self._kernel.json_equal, strict_replay
-            ),
+            program=self._program,
             attempts=self._attempts,
             discarded=_log_discarded,
             committed=self._observe,
@@ -676,6 +675,9 @@ class FlowEngine(Inspection):
                 total -= oldest.weight
                 del self._sessions[oldest.run_id]
                 oldest.evicted()
+
+    def _program(self, run_id: str) -> RuntimeProgram:
+        return RuntimeProgram(self.runtime, run_id, self._coding, self._kernel.json_equal, self._strict_replay)
 
     def _attempts(self, run_id: str, on_outcome: Callable[[], None]) -> Attempts:
         return Attempts(
