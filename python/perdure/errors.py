@@ -463,9 +463,11 @@ class RuntimeBuildUnavailable(FlowError):
         self.required_build_id, self.current_build_id = required_build_id, current_build_id
 
     def __str__(self) -> str:
-        need = f"needs build {self.required_build_id!r}" if self.required_build_id else "is not pinned to a build"
         have = f"runs build {self.current_build_id!r}" if self.current_build_id else "has no build configured"
-        return f"run {self.run_id!r} {need} and this engine {have}"
+        if self.required_build_id is None:
+            return f"run {self.run_id!r} is not pinned to a build and this engine {have}; give it accept_unpinned=True"
+        need = f"needs build {self.required_build_id!r}"
+        return f"run {self.run_id!r} {need} and this engine {have}; give it RuntimeBuildCompatibility with that build"
 
 
 class RuntimeBuildRouteNotFound(FlowError):
