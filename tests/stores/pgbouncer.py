@@ -55,9 +55,11 @@ def pooled_by_transaction(tmp_path: Path) -> Iterator[str]:
     settings.write_text(_SETTINGS.format(server=shared_server().port, port=port, folder=tmp_path))
     command = [str(binary), str(settings)]
     if os.geteuid() == 0:
-        # It refuses root, and so it must be able to read and write what root made.
-        for path in (tmp_path, *tmp_path.parents[:2]):
-            path.chmod(0o777)
+        # It refuses root, and so it must be able to read and write what root made, and to get there.
+        tmp_path.chmod(0o777)
+        for folder in tmp_path.parents:
+            if (mode := folder.stat().st_mode) & 0o005 != 0o005:
+                folder.chmod(mode | 0o005)
         command = [command[0], "-u", "nobody", command[1]]
     libraries = {"LD_LIBRARY_PATH": f"{tmp_path}/usr/lib/x86_64-linux-gnu"}
     process = subprocess.Popen(
