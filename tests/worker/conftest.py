@@ -17,7 +17,7 @@ from perdure.testing.postgres import shared_server
 SCHEMAS = count(1)
 
 
-PATIENCE_SECONDS = 60
+PATIENCE_SECONDS = 150
 
 
 @pytest.hookimpl(tryfirst=True)
