@@ -145,13 +145,15 @@ def test_commits_that_renew_save_the_renewals() -> None:
 # -- real processes --------------------------------------------------------------------------------------------------------------
 
 
-def quick(ran: list[str]) -> Flow:
-    """The same workflow; its step takes no time."""
+def quick(ran: list[str], gate: asyncio.Event | None = None) -> Flow:
+    """The same workflow; its step takes no time, or until the gate is opened."""
     flow = Flow()
 
     @flow.step
     async def slow(context: StepContext) -> str:
         ran.append(context.step_id)
+        if gate is not None:
+            await gate.wait()
         return "by the successor"
 
     @flow.workflow("flow")
@@ -183,22 +185,30 @@ async def test_the_runs_of_a_killed_process_are_carried_on_at_once(
         assert (await shared.lease("r")).epoch == 2
 
 
+async def _has_begun(ran: list[str]) -> bool:
+    return ran == ["s"]
+
+
 async def _is_over(engine: FlowEngine) -> bool:
     return (await engine.snapshot("r")).terminal
 
 
 async def test_a_paused_worker_is_succeeded_and_its_commit_refused(shared: FlowEventStore, tmp_path: Path) -> None:
-    """SIGSTOP beyond the lease, then SIGCONT: the run is another's, and what the paused one brings is dropped."""
+    """SIGSTOP beyond the lease, then SIGCONT: the run is another's, and what the paused one brings is dropped. The successor
+    is not done by then, or the paused one might hear of the end before its commit could be refused."""
     ran: list[str] = []
-    async with FlowEngine(quick(ran), shared) as engine:
+    gate = asyncio.Event()
+    async with FlowEngine(quick(ran, gate), shared) as engine:
         await engine.submit("flow", run_id="r")
         with child(shared, tmp_path, "--lease-ttl", "1") as process:
             process.send_signal(signal.SIGSTOP)
             async with working(engine):
+                await until(lambda: _has_begun(ran))
+                (tmp_path / "go").touch()
+                process.send_signal(signal.SIGCONT)
+                await until(lambda: logged(tmp_path, "run r went to another worker"))
+                gate.set()
                 await until(lambda: _is_over(engine))
-            (tmp_path / "go").touch()
-            process.send_signal(signal.SIGCONT)
-            await until(lambda: logged(tmp_path, "run r went to another worker"))
             process.send_signal(signal.SIGTERM)
             assert await asyncio.to_thread(process.wait) == 0
         assert (await engine.snapshot("r")).output == "by the successor"
