@@ -125,13 +125,7 @@ class _Answer:
 
     async def by_id(self, address: str, run_id: str, hook_id: str) -> WorkflowRunSnapshot:
         """Answers one hook of a run."""
-
-        async def act(engine: FlowEngine) -> WorkflowRunSnapshot:
-            if self._payload is None:
-                return await engine.dispose_hook(run_id, hook_id, drive=False)
-            return await engine.resume_hook(run_id, hook_id, self._payload[0], drive=False)
-
-        return await _on_run(address, run_id, act, self._codec)
+        return await _on_run(address, run_id, lambda engine: self._give(engine, run_id, hook_id), self._codec)
 
     async def by_token(self, address: str, token: str) -> WorkflowRunSnapshot:
         """Answers the hook with this token."""
@@ -139,9 +133,12 @@ class _Answer:
             async with FlowEngine(Flow(), store) as looking:
                 run_id, hook_id = await looking.find_hook(token)
             async with _engine(store, run_id, self._codec) as engine:
-                if self._payload is None:
-                    return await engine.dispose_hook(run_id, hook_id, drive=False)
-                return await engine.resume_hook(run_id, hook_id, self._payload[0], drive=False)
+                return await self._give(engine, run_id, hook_id)
+
+    async def _give(self, engine: FlowEngine, run_id: str, hook_id: str) -> WorkflowRunSnapshot:
+        if self._payload is None:
+            return await engine.dispose_hook(run_id, hook_id, drive=False)
+        return await engine.resume_hook(run_id, hook_id, self._payload[0], drive=False)
 
 
 def _json(text: str) -> tuple[object]:
