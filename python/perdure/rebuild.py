@@ -76,6 +76,7 @@ class _WholeRun:
     first_sequence: int = 1
     clear_wakeups: bool = True
     clear_hooks: bool = True
+    changes_index: bool = True
 
     @property
     def last_sequence(self) -> int:

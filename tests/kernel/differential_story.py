@@ -28,7 +28,15 @@ RECORDS: dict[str, tuple[str, ...]] = {
     "Hook": ("hook_id", "token", "status", "metadata", "payload", "created_sequence", "to_json"),
     "Batch": (
         *("run_id", "expected_sequence", "first_sequence", "last_sequence", "lines", "event_ids", "row", "links"),
-        *("clear_wakeups", "delete_wakeups", "upsert_wakeups", "clear_hooks", "delete_hooks", "insert_hooks"),
+        *(
+            "changes_index",
+            "clear_wakeups",
+            "delete_wakeups",
+            "upsert_wakeups",
+            "clear_hooks",
+            "delete_hooks",
+            "insert_hooks",
+        ),
     ),
     "RunRow": (
         *("name", "version", "build", "status", "terminal", "open_waits", "active_hooks", "pending_retries"),

@@ -13,7 +13,8 @@ from perdure.errors import StoreError
 from perdure.kernel import load
 from perdure.stores import MemoryEventStore, PostgresEventStore
 from perdure.stores.base import Append, Committed, FlowEventStore, Lease
-from perdure.stores.postgres_steps import integers_of, is_step
+from perdure.stores.postgres_steps import integers_of
+from perdure.stores.rules import is_step
 from perdure.testing._store_suite import StoreClock
 from perdure.testing._stories import SECOND, START, Draft, Story, created, hook, started, wait
 from perdure.testing.postgres import shared_server

@@ -23,7 +23,7 @@ from stores import sqlite_writers
 import perdure
 from perdure.errors import StoreError, StoreUnavailable
 from perdure.kernel import load
-from perdure.stores import SqliteEventStore
+from perdure.stores import SqliteEventStore, sqlite_checkpoint
 from perdure.stores.base import Append, Committed, Lease
 from perdure.stores.sqlite_file import SqliteFile
 from perdure.stores.sqlite_turnstile import LockFile, OwnTurn, Turnstile
@@ -378,6 +378,42 @@ def test_the_log_begins_anew_under_steady_load_and_is_cut_once_an_old_reader_has
             assert reader.execute("SELECT count(*) FROM flow_runs").fetchone() == (before,)
         await until(lambda: log_size(path) <= 64 * MEBIBYTE, "the log stayed long")
         assert len(await store.run_ids()) == 140
+        await store.close()
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize("company", [1, 16])
+def test_checkpoints_are_as_many_as_the_log_has_use_for(
+    path: Path, monkeypatch: pytest.MonkeyPatch, company: int
+) -> None:
+    passes = 0
+    copied = sqlite_checkpoint._passive
+
+    def counted(connection: sqlite3.Connection) -> tuple[int, int]:
+        nonlocal passes
+        passes += 1
+        return copied(connection)
+
+    async def write(store: SqliteEventStore, run_id: str) -> None:
+        story = Story(PURE, run_id)
+        await story.write(store, created(), started())
+        for number in range(6_400 // company):
+            await story.write(
+                store, {"type": "step_created", "step_id": f"s{number}", "step_name": "n", "input": "x" * 2_000}
+            )
+
+    async def test() -> None:
+        monkeypatch.setattr(sqlite_checkpoint, "_passive", counted)
+        store = SqliteEventStore(path, synchronous="NORMAL")
+        began = time.monotonic()
+        await asyncio.gather(*(write(store, f"r{number}") for number in range(company)))
+        seconds = time.monotonic() - began
+        written = path.stat().st_size  # at least: most pages were written to the log more than once
+        size = log_size(path)
+        # Two passes for every 8 MiB of the log, whose pages are written some ten times, and two a second.
+        assert passes <= 2 * (10 * written / (8 * MEBIBYTE) + seconds + 2)
+        assert size <= 32 * MEBIBYTE
         await store.close()
 
     asyncio.run(test())

@@ -95,6 +95,11 @@ class Batch:
     def first_sequence(self) -> int:
         return self.expected_sequence + 1
 
+    @property
+    def changes_index(self) -> bool:
+        rows = self.delete_wakeups, self.upsert_wakeups, self.delete_hooks, self.insert_hooks, self.links
+        return self.clear_wakeups or self.clear_hooks or any(rows)
+
 
 def event_id(entropy: bytes) -> str:
     """Sixteen bytes as a version 4 UUID (R13)."""

@@ -26,15 +26,18 @@ T = TypeVar("T")
 Answer = Committed | FlowError
 _MOST_ON_A_LOOP: Final = 128
 """Calls; a larger group would keep the loop from its other work for too long."""
+_IN_A_ROW: Final = 4
+"""Commits of a task without company before the loop has its turn."""
 
 
 class _Caller:
     """Where an answer is awaited."""
 
-    __slots__ = ("future", "loop")
+    __slots__ = ("future", "loop", "task")
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
+        self.task = id(asyncio.current_task())
         self.future: asyncio.Future[Any] = self.loop.create_future()
 
 
@@ -118,8 +121,10 @@ class GroupCommitter:
         self._here: asyncio.AbstractEventLoop | None = None
         """The loop that is about to write what is queued."""
         self._on_a_loop = Lock()
-        self._alone = False
-        """Whether the last group was one call, so that the next may go out without waiting for company."""
+        self._alone = 0
+        """The id of the task whose call was the last group by itself: its next one goes out without waiting for company."""
+        self._in_a_row = 0
+        """Commits that went out at once since the loop had its turn."""
         self._closed = False
         self.groups = 0
         """How many groups have been handed to `write`."""
@@ -132,10 +137,11 @@ class GroupCommitter:
         A caller cancelled before its group began has written nothing; one cancelled later may have.
         """
         check_call(appends)
-        if self._alone and (given := self._at_once(appends)) is not None:
-            self._alone = False  # who commits before we are back is company
-            await asyncio.sleep(0)
-            self._alone = True
+        if self._alone == id(asyncio.current_task()) and (given := self._at_once(appends)) is not None:
+            self._in_a_row += 1
+            if self._in_a_row >= _IN_A_ROW:
+                self._in_a_row = 0
+                await asyncio.sleep(0)
             return given
         call = _Call(appends)
         self._enqueue(call)
@@ -220,7 +226,7 @@ class GroupCommitter:
                 self._executor.submit(self._drain)
                 return
             outcomes = self._written()
-            self._alone = len(outcomes) == 1
+            self._alone = outcomes[0][0].task if len(outcomes) == 1 else 0
             here = asyncio.get_running_loop()
             if all(caller.loop is here for caller, _ in outcomes):
                 _deliver(outcomes)

@@ -37,7 +37,6 @@ from perdure.stores.postgres_steps import (
     arguments_of_steps,
     integer_of,
     integers_of,
-    is_step,
 )
 from perdure.stores.rules import (
     ALL_RUNS,
@@ -45,6 +44,7 @@ from perdure.stores.rules import (
     RUN_COLUMNS,
     Tally,
     check_limit,
+    is_step,
     lines_after,
     page_of,
     record_from,

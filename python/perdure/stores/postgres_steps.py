@@ -13,7 +13,7 @@ from perdure.instant import due_key
 from perdure.stores.base import Append, Lease
 from perdure.stores.postgres_wire import Statement
 
-__all__ = ["STEP", "STEPS", "arguments_of_one", "arguments_of_steps", "integer_of", "integers_of", "is_step"]
+__all__ = ["STEP", "STEPS", "arguments_of_one", "arguments_of_steps", "integer_of", "integers_of"]
 
 _BYTEA, _INT8, _TEXT = 17, 20, 25
 _BYTEAS, _INT8S, _TEXTS = 1001, 1016, 1009
@@ -37,30 +37,6 @@ STEPS: Final = _call(
         *(_INT8, _TEXT),
     ),
 )
-
-
-def is_step(append: Append) -> bool:
-    """Whether the batch only moves its run on: most do."""
-    batch, lease = append.batch, append.lease
-    return (
-        lease is not None
-        and lease.epoch is not None
-        and lease.after == "keep"
-        and lease.claim == "none"
-        and lease.hold is None
-        and batch.expected_sequence > 0
-        and bool(batch.lines)
-        and not batch.row.terminal
-        and not (
-            batch.upsert_wakeups
-            or batch.delete_wakeups
-            or batch.clear_wakeups
-            or batch.insert_hooks
-            or batch.delete_hooks
-            or batch.clear_hooks
-            or batch.links
-        )
-    )
 
 
 def arguments_of_one(append: Append, clock: int | None, durability: str | None) -> list[bytes | None]:

@@ -20,6 +20,7 @@ __all__ = [
     "Tally",
     "check_call",
     "check_limit",
+    "is_step",
     "lines_after",
     "matches",
     "page_of",
@@ -86,6 +87,21 @@ def check_call(appends: Sequence[Append]) -> None:
         if run_id in seen:
             raise ValueError(f"run {run_id!r} has two batches in one commit call; commit them one after the other")
         seen.add(run_id)
+
+
+def is_step(append: Append) -> bool:
+    """Whether a commit under a lease only moves its run on, leaving lease and index as they are: most do."""
+    batch, lease = append.batch, append.lease
+    return (
+        lease is not None
+        and lease.epoch is not None
+        and lease.after == "keep"
+        and lease.claim == "none"
+        and lease.hold is None
+        and batch.expected_sequence > 0
+        and not batch.changes_index
+        and bool(batch.lines)
+    )
 
 
 def lines_after(lines: bytes, first_sequence: int, after: int) -> bytes:

@@ -328,7 +328,7 @@ class SqliteEventStore(SqliteRetention):
     def _write(self, appends: Sequence[Append]) -> list[Committed | FlowError]:
         answers = self._writer.write(appends)
         if self._checkpointer is not None:
-            self._checkpointer.wrote(len(appends))
+            self._checkpointer.wrote()
         return answers
 
     async def _transact(self, work: Callable[[sqlite3.Connection, int], T]) -> T:

@@ -25,11 +25,16 @@ _log = logging.getLogger("perdure")
 _LOOK_SECONDS: Final = 0.1
 _EVERY_SECONDS: Final = 1.0
 _MEBIBYTE: Final = 1024 * 1024
-_GROWN: Final = 4 * _MEBIBYTE
+_GROWN: Final = 8 * _MEBIBYTE
 _LONG: Final = 32 * _MEBIBYTE
 _DESERTED: Final = 256 * _MEBIBYTE
 """Whoever is elected does not cut a log this long, being stopped perhaps: all who have the file open try."""
 _FRAME: Final = 4096 + 24
+_FEWEST: Final = 2.0
+"""Frames of a transaction: a page of the run's row and one of its lines, without a page of an index."""
+_MANY: Final = 64.0
+"""Frames that a transaction is taken to have until the first ones were counted."""
+_HEADER: Final = 32
 _PASSES: Final = 3
 
 
@@ -44,12 +49,12 @@ class Checkpointer:
         self._turns: Turnstile | OwnTurn = Turnstile(file.path)
         self._elected = False
         self._commits = 0
-        self._commit_bytes = float(_FRAME)
+        self._commit_frames = _MANY
         """What one has added to the log of late, taking what others wrote for our own."""
+        self._last = (b"", 0)
+        """The beginning of the log at the last checkpoint, and its length in frames."""
         self._seen = (0, 0)
         """Size and time of the log before the last checkpoint that copied all of it."""
-        self._began_anew = True
-        """Whether the log was all copied the last time, so that the next commit began it anew."""
         self._tried = 0.0
         self._read_until = 0.0
         """When to look again whether an old reader has gone."""
@@ -62,10 +67,10 @@ class Checkpointer:
         """Begins to look after the log."""
         self._thread.start()
 
-    def wrote(self, commits: int) -> None:
-        """Hears of commits of this process: the size of the log says little once it is written over."""
-        self._commits += commits
-        if self._commits * self._commit_bytes >= _GROWN:
+    def wrote(self) -> None:
+        """Hears of a transaction of this process: the size of the log says little once it is written over."""
+        self._commits += 1
+        if self._commits * self._commit_frames * _FRAME >= _GROWN:
             self._wake.set()
 
     def stop(self) -> None:
@@ -104,7 +109,7 @@ class Checkpointer:
         if self._stopping or state == self._seen:
             return False
         now = monotonic()
-        grown = max(self._commits * self._commit_bytes, size - self._seen[0])
+        grown = max(self._commits * self._commit_frames * _FRAME, size - self._seen[0])
         if grown < _GROWN and now < self._tried + _EVERY_SECONDS:
             return False
         self._elected = self._elected or self._duty.lock(wait=False)
@@ -129,16 +134,17 @@ class Checkpointer:
 
     def _checkpoint(self, connection: sqlite3.Connection) -> None:
         state = size, _ = self._state_of_the_log()
+        beginning = self._beginning_of_the_log()
         commits, self._commits = self._commits, 0
         frames, copied = _passive(connection)
-        if commits and self._began_anew:
-            self._commit_bytes = frames * _FRAME / commits
+        if commits:
+            self._commit_frames = max((frames - self._frames_of(beginning)) / commits, _FEWEST)
         for _ in range(_PASSES):
             if (frames - copied) * _FRAME < _GROWN:
                 break
             frames, copied = _passive(connection)  # the less is left, the shorter the others wait
         is_long = size >= _LONG
-        if (frames != copied and frames * _FRAME >= _GROWN) or is_long:
+        if frames * _FRAME >= _GROWN / 2 or is_long:
             if not self._turns.take(_EVERY_SECONDS):
                 return
             try:
@@ -147,8 +153,20 @@ class Checkpointer:
                 self._turns.release()
             if frames != copied:
                 self._read_until = monotonic() + _EVERY_SECONDS
-        self._began_anew = frames == copied
-        self._seen = state if self._began_anew else (size, 0)
+        self._last = beginning, frames
+        self._seen = state if frames == copied else (size, 0)
+
+    def _frames_of(self, beginning: bytes) -> int:
+        """How long the log with this beginning was at the last checkpoint."""
+        return self._last[1] if beginning == self._last[0] else 0
+
+    def _beginning_of_the_log(self) -> bytes:
+        """What is different each time that the log was begun anew: its number and salts, in its header."""
+        try:
+            with self._wal.open("rb") as log:
+                return log.read(_HEADER)
+        except FileNotFoundError:
+            return b""
 
     def _state_of_the_log(self) -> tuple[int, int]:
         try:

@@ -6,15 +6,15 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 from perdure.errors import OutcomeUnknown, StoreError
 from perdure.instant import due_key, parse_instant
 from perdure.kernel import Batch
 from perdure.stores import leases
-from perdure.stores.base import ActiveHook, Append, Committed
+from perdure.stores.base import ActiveHook, Append, Committed, Lease
 from perdure.stores.group import Answer
-from perdure.stores.rules import RANK, refusal
+from perdure.stores.rules import RANK, is_step, refusal
 from perdure.stores.sqlite_claims import read_state, write_columns
 from perdure.stores.sqlite_file import SqliteFile, is_busy, is_certain, is_input_output
 from perdure.stores.sqlite_turnstile import OwnTurn, Turnstile
@@ -326,14 +326,9 @@ def _append_values(batch: Batch) -> tuple[object, ...]:
 def _steady_values(append: Append, now: int) -> tuple[Any, ...] | None:
     """What `STEADY` is given: for the usual commit under a lease, which leaves the lease and all indexes as they are, one
     statement compares status, sequence and lease, and moves the sequence. None for any other commit."""
-    batch, lease = append.batch, append.lease
-    if lease is None or lease.epoch is None or lease.claim != "none" or lease.after != "keep" or lease.hold:
+    if not is_step(append):
         return None
-    row = batch.row
-    if row.terminal or batch.clear_hooks or batch.clear_wakeups or batch.upsert_wakeups or batch.delete_wakeups:
-        return None
-    if batch.insert_hooks or batch.delete_hooks or batch.links or not batch.lines:
-        return None
+    batch, lease, row = append.batch, cast(Lease, append.lease), append.batch.row
     return (
         row.last_sequence,
         row.open_waits,

@@ -316,7 +316,7 @@ class StoreContract(LeaseContract, RetentionContract, RunnableContract):
         story, other = self.story("r"), self.story("r")
         await story.write(store, created(), wait("w", START))
         later = other.batch(created(), wait("w", START + 5))
-        moved = _Altered(story.batch(started()), upsert_wakeups=later.upsert_wakeups)
+        moved = _Altered(story.batch(started()), upsert_wakeups=later.upsert_wakeups, changes_index=True)
         assert await store.commit([Append(cast(Batch, moved))]) == [Committed(3)]
         assert await store.list_due_wakeups(START + 4) == []
         assert await store.list_due_wakeups(START + 5) == [Wakeup("r", "wait", "w", START + 5)]

@@ -11,6 +11,7 @@ use perdure_core::table::Detached;
 use perdure_core::{Reads, time};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
+use std::sync::Arc;
 
 fn bytes<'py>(py: Python<'py>, text: &str) -> Bound<'py, PyBytes> {
     PyBytes::new(py, text.as_bytes())
@@ -185,38 +186,75 @@ impl Hook {
 }
 
 /// The run's row of the index after a batch.
-#[pyclass(frozen, get_all, module = "perdure._core")]
-pub struct RunRow {
-    name: String,
-    version: String,
-    build: Option<String>,
-    status: &'static str,
-    terminal: bool,
-    open_waits: u32,
-    active_hooks: u32,
-    pending_retries: u32,
-    created_at: i128,
-    updated_at: i128,
-    ended_at: Option<i128>,
-    last_sequence: u64,
+#[pyclass(frozen, module = "perdure._core")]
+pub struct RunRow(Arc<CoreRunRow>);
+
+impl From<&Arc<CoreRunRow>> for RunRow {
+    fn from(row: &Arc<CoreRunRow>) -> Self {
+        Self(Arc::clone(row))
+    }
 }
 
-impl From<&CoreRunRow> for RunRow {
-    fn from(row: &CoreRunRow) -> Self {
-        Self {
-            name: row.name.clone(),
-            version: row.version.clone(),
-            build: row.build.clone(),
-            status: row.status,
-            terminal: row.terminal,
-            open_waits: row.open_waits,
-            active_hooks: row.active_hooks,
-            pending_retries: row.pending_retries,
-            created_at: row.created_at,
-            updated_at: row.updated_at,
-            ended_at: row.ended_at,
-            last_sequence: row.last_sequence,
-        }
+#[pymethods]
+impl RunRow {
+    #[getter]
+    fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    #[getter]
+    fn version(&self) -> &str {
+        &self.0.version
+    }
+
+    #[getter]
+    fn build(&self) -> Option<&str> {
+        self.0.build.as_deref()
+    }
+
+    #[getter]
+    fn status(&self) -> &'static str {
+        self.0.status
+    }
+
+    #[getter]
+    fn terminal(&self) -> bool {
+        self.0.terminal
+    }
+
+    #[getter]
+    fn open_waits(&self) -> u32 {
+        self.0.open_waits
+    }
+
+    #[getter]
+    fn active_hooks(&self) -> u32 {
+        self.0.active_hooks
+    }
+
+    #[getter]
+    fn pending_retries(&self) -> u32 {
+        self.0.pending_retries
+    }
+
+    #[getter]
+    fn created_at(&self) -> i128 {
+        self.0.created_at
+    }
+
+    #[getter]
+    fn updated_at(&self) -> i128 {
+        self.0.updated_at
+    }
+
+    #[getter]
+    fn ended_at(&self) -> Option<i128> {
+        self.0.ended_at
+    }
+
+    #[getter]
+    fn last_sequence(&self) -> u64 {
+        self.0.last_sequence
     }
 }
 

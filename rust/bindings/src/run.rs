@@ -447,6 +447,11 @@ impl Batch {
     }
 
     #[getter]
+    fn changes_index(&self) -> bool {
+        self.batch.changes_index()
+    }
+
+    #[getter]
     fn clear_wakeups(&self) -> bool {
         self.batch.clears
     }

@@ -8,6 +8,7 @@ use crate::table::Span;
 use crate::time::{self, Ns};
 use sha2::{Digest, Sha256};
 use std::collections::HashSet;
+use std::sync::Arc;
 
 /// Bytes of entropy that one event id takes.
 pub const ENTROPY: usize = 16;
@@ -20,7 +21,7 @@ pub struct Batch {
     pub last_sequence: u64,
     pub lines: String,
     pub event_ids: Vec<String>,
-    pub row: RunRow,
+    pub row: Arc<RunRow>,
     /// The run ended here: all its wakeups and hooks go, and the lists are empty.
     pub clears: bool,
     pub delete_wakeups: Vec<WakeupDelete>,
@@ -28,6 +29,18 @@ pub struct Batch {
     pub delete_hooks: Vec<HookDelete>,
     pub insert_hooks: Vec<HookInsert>,
     pub links: Vec<String>,
+}
+
+impl Batch {
+    /// Whether rows of the index other than the run's own change.
+    pub fn changes_index(&self) -> bool {
+        self.clears
+            || !self.delete_wakeups.is_empty()
+            || !self.upsert_wakeups.is_empty()
+            || !self.delete_hooks.is_empty()
+            || !self.insert_hooks.is_empty()
+            || !self.links.is_empty()
+    }
 }
 
 /// The run's row of the index as it stands after the batch. Counters count open runs only.
@@ -106,7 +119,7 @@ pub fn append(after: Reads<'_>, entropy: &[u8]) -> Result<Batch> {
         last_sequence: layer.head.last_sequence,
         lines: lines(state, layer, &event_ids),
         event_ids,
-        row: after.row(),
+        row: Arc::new(after.row()),
         clears: after.is_terminal() && !before.is_terminal(),
         delete_wakeups: Vec::new(),
         upsert_wakeups: Vec::new(),
