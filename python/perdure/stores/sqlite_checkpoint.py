@@ -25,7 +25,7 @@ _log = logging.getLogger("perdure")
 _LOOK_SECONDS: Final = 0.1
 _EVERY_SECONDS: Final = 1.0
 _MEBIBYTE: Final = 1024 * 1024
-_GROWN: Final = 8 * _MEBIBYTE
+_GROWN: Final = 4 * _MEBIBYTE
 _LONG: Final = 32 * _MEBIBYTE
 _DESERTED: Final = 256 * _MEBIBYTE
 """Whoever is elected does not cut a log this long, being stopped perhaps: all who have the file open try."""
