@@ -293,7 +293,7 @@ async def test_commits_find_their_rows_by_key_however_empty_the_tables_were_at_f
     async with await psycopg.AsyncConnection.connect(
         url(), autocommit=True, cursor_factory=psycopg.AsyncRawCursor
     ) as connection:
-        wire = PostgresWire(connection, prepares=True)
+        wire = PostgresWire(connection, store._database.sql, prepares=True)
 
         async def read_in_full() -> list[tuple[Any, ...]]:
             return await (await connection.execute(READ_IN_FULL, (store._database.sql("@schema@"),))).fetchall()
@@ -304,7 +304,8 @@ async def test_commits_find_their_rows_by_key_however_empty_the_tables_were_at_f
                 async with connection.transaction(force_rollback=True):
                     before = await read_in_full()
                     if isinstance(statement, Statement):
-                        await wire.ask(statement, store._database.sql(statement.sql), values)
+                        await wire.ask(statement, values)
+                        wire.end()  # the driver's upper half asks next
                     else:
                         await connection.execute(store._database.sql(statement), values)
                     if (after := await read_in_full()) != before:

@@ -144,6 +144,7 @@ def test_statements_that_a_session_has_forgotten_are_sent_whole(schema: str) -> 
                 assert store._database.prepares
                 kept = store._asking._kept
                 assert kept is not None
+                kept.end()  # the driver's upper half asks next
                 await kept.connection.execute("DEALLOCATE ALL")
         assert not store._database.prepares
         await store.close()

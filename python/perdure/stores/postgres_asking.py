@@ -22,7 +22,7 @@ from perdure.stores.postgres_database import (
     is_no_longer_writable,
     lacks_what_was_prepared,
 )
-from perdure.stores.postgres_pool import PostgresPool, is_stale
+from perdure.stores.postgres_pool import PostgresPool
 from perdure.stores.postgres_wire import PostgresWire, Statement
 
 __all__ = ["Ask", "Each", "PostgresAsking", "Row"]
@@ -127,7 +127,7 @@ class PostgresAsking:
         """As `change`, for the row of one statement on a connection that is kept for such calls, of which there is one at a
         time."""
         kept = self._kept
-        if kept is not None and not is_stale(kept.connection):
+        if kept is not None and not kept.is_stale():
             # Most commits pass here.
             try:
                 return await self._ask_kept(kept, statement, values)
@@ -227,7 +227,7 @@ class PostgresAsking:
     async def _ask_kept(
         self, kept: PostgresWire, statement: Statement, values: Sequence[bytes | None]
     ) -> list[bytes | None]:
-        return await self._in_time(kept.connection, kept.ask(statement, self._database.sql(statement.sql), values))
+        return await self._in_time(kept.connection, kept.ask(statement, values))
 
     async def _in_time(self, connection: Connection, work: Awaitable[T]) -> T:
         """Raises what psycopg raises, with a server that does not answer in time among what is lost."""
@@ -250,10 +250,11 @@ class PostgresAsking:
 
     @asynccontextmanager
     async def _keep(self, pool: PostgresPool) -> AsyncIterator[Connection]:
-        if self._kept is None or is_stale(self._kept.connection):
+        if self._kept is None or self._kept.is_stale():
             await self._keeping.aclose()
             connection = await self._keeping.enter_async_context(pool.lend())
-            self._kept = PostgresWire(connection, prepares=self._database.prepares)
+            self._kept = PostgresWire(connection, self._database.sql, prepares=self._database.prepares)
+            self._keeping.callback(self._kept.end)
         yield self._kept.connection
 
 

@@ -15,7 +15,7 @@ from psycopg.pq import TransactionStatus
 
 from perdure.stores.postgres_database import Connection, PostgresDatabase
 
-__all__ = ["PostgresPool"]
+__all__ = ["PostgresPool", "is_stale", "poll_of"]
 
 
 class PostgresPool:
@@ -70,12 +70,18 @@ class PostgresPool:
             self._idle.append(connection)
 
 
-def is_stale(connection: Connection) -> bool:
+def poll_of(connection: Connection) -> select.poll:
+    """What `is_stale` looks through."""
+    poll = select.poll()
+    poll.register(connection.fileno(), select.POLLIN | select.POLLHUP | select.POLLERR)
+    return poll
+
+
+def is_stale(connection: Connection, poll: select.poll | None = None) -> bool:
     """Whether an idle connection has gone. Seen before anything is sent, it is certain that nothing was done."""
     if connection.closed:
         return True
-    poll = select.poll()
-    poll.register(connection.fileno(), select.POLLIN | select.POLLHUP | select.POLLERR)
+    poll = poll or poll_of(connection)
     # A server may announce a changed setting; its farewell is followed by the end, which the second look finds.
     for _ in range(2):
         if not poll.poll(0):

@@ -17,6 +17,7 @@ from psycopg import pq
 from psycopg.errors import error_from_result
 
 from perdure.stores.postgres_database import Connection
+from perdure.stores.postgres_pool import is_stale, poll_of
 
 __all__ = ["PostgresWire", "Statement"]
 
@@ -33,93 +34,89 @@ class Statement:
 
 
 class PostgresWire:
-    """`prepares`: whether statements stay prepared in the session, from their second use on. One call at a time, and nobody
-    else uses the connection meanwhile."""
+    """`rendered` gives a statement's text for the schema; `prepares`: whether statements stay prepared in the session, from
+    their second use on. One call at a time, and nobody else uses or closes the connection before `end`.
 
-    def __init__(self, connection: Connection, *, prepares: bool) -> None:
+    The loop watches the connection from one call to the next, or each would have it begin and end that anew. The driver
+    closes the socket of a connection that is lost, and its number may be another one's a moment later: so the watch ends in
+    the very call that finds it lost, and after every error."""
+
+    def __init__(self, connection: Connection, rendered: Callable[[str], str], *, prepares: bool) -> None:
         self.connection = connection
+        self._pgconn = connection.pgconn
+        self._rendered = rendered
         self._prepares = prepares
         # Should a pooler go unnoticed, a session that has not prepared the statement must not know one by its name.
         self._id = uuid.uuid4().hex
-        self._used: set[Statement] = set()
-        self._prepared: set[Statement] = set()
+        self._used: set[str] = set()
+        self._prepared: dict[str, bytes] = {}
+        self._loop = asyncio.get_running_loop()
+        self._poll = poll_of(connection)
+        self._socket: int | None = None  # that the loop watches
+        self._writes = False
+        self._answered: asyncio.Future[pq.abc.PGresult | None] | None = None
+        self._last: pq.abc.PGresult | None = None
 
-    async def ask(self, statement: Statement, sql: str, values: Sequence[bytes | None]) -> list[bytes | None]:
-        """The row that `statement` answers with; `sql` is its text for this schema. Raises `psycopg.Error`."""
-        pgconn, formats, name = self.connection.pgconn, [_BINARY] * len(values), f"{statement.name}_{self._id}".encode()
-        if self._prepares and statement in self._used and statement not in self._prepared:
-            await self._exchange(lambda: pgconn.send_prepare(name, sql.encode(), statement.types))
-            self._prepared.add(statement)
-        self._used.add(statement)
-        if statement in self._prepared:
-            result = await self._exchange(lambda: pgconn.send_query_prepared(name, values, formats, _BINARY))
+    def is_stale(self) -> bool:
+        """Whether the connection has gone, between two calls."""
+        found = is_stale(self.connection, self._poll)
+        if found:
+            self.end()
+        return found
+
+    async def ask(self, statement: Statement, values: Sequence[bytes | None]) -> list[bytes | None]:
+        """The row that `statement` answers with. Raises `psycopg.Error`."""
+        pgconn, formats, name = self._pgconn, [_BINARY] * len(values), self._prepared.get(statement.name)
+        if name is None:
+            sql = self._rendered(statement.sql).encode()
+            if self._prepares and statement.name in self._used:
+                name = f"{statement.name}_{self._id}".encode()
+                await self._exchange(pgconn.send_prepare, name, sql, statement.types)
+                self._prepared[statement.name] = name
+        if name is None:
+            self._used.add(statement.name)
+            result = await self._exchange(pgconn.send_query_params, sql, values, statement.types, formats, _BINARY)
         else:
-            result = await self._exchange(
-                lambda: pgconn.send_query_params(sql.encode(), values, statement.types, formats, _BINARY)
-            )
+            result = await self._exchange(pgconn.send_query_prepared, name, values, formats, _BINARY)
         return [result.get_value(0, column) for column in range(result.nfields)]
 
-    async def _exchange(self, send: Callable[[], None]) -> pq.abc.PGresult:
-        """Sends, and waits for the one result. A caller who is cancelled meanwhile leaves a connection that is closed."""
-        pgconn, loop = self.connection.pgconn, asyncio.get_running_loop()
-        answered: asyncio.Future[pq.abc.PGresult | None] = loop.create_future()
-        watch = _Watch(loop, pgconn, answered)
-        try:
-            send()
-            if pgconn.flush():  # more than the system takes at once
-                watch.write()
-            result = await answered
-        except asyncio.CancelledError:
-            watch.end()
-            pgconn.finish()
-            raise
-        finally:
-            watch.end()
-        return _checked(pgconn, result)
-
-
-class _Watch:
-    """Waits for a connection to be readable, and writable where that is wanted, until it has answered or is lost.
-
-    The driver closes the socket of a connection that is lost, and its number may be another one's a moment later: so the
-    watch ends in the very call that finds it lost."""
-
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        pgconn: pq.abc.PGconn,
-        answered: asyncio.Future[pq.abc.PGresult | None],
-    ) -> None:
-        self._loop = loop
-        self._pgconn = pgconn
-        self._answered = answered
-        self._last: pq.abc.PGresult | None = None
-        self._socket: int | None = pgconn.socket
-        self._writes = False
-        loop.add_reader(pgconn.socket, self._guarded, self._read)
-
-    def write(self) -> None:
-        """Sends the rest when there is room."""
-        self._writes = True
-        self._loop.add_writer(self._pgconn.socket, self._guarded, self._flush)
-
     def end(self) -> None:
-        """Watches no more."""
+        """Watches no more. Idempotent."""
         if self._socket is not None:
             self._loop.remove_reader(self._socket)
             if self._writes:
                 self._loop.remove_writer(self._socket)
-            self._socket = None
+            self._socket, self._writes = None, False
+
+    async def _exchange(self, send: Callable[..., None], *values: object) -> pq.abc.PGresult:
+        """Sends, and waits for the one result. A caller who is cancelled meanwhile leaves a connection that is closed."""
+        self._answered, self._last = self._loop.create_future(), None
+        try:
+            if self._socket is None:
+                self._socket = self._pgconn.socket
+                self._loop.add_reader(self._socket, self._guarded, self._read)
+            send(*values)
+            if self._pgconn.flush():  # more than the system takes at once
+                self._writes = True
+                self._loop.add_writer(self._socket, self._guarded, self._flush)
+            return _checked(self._pgconn, await self._answered)
+        except psycopg.Error:
+            self.end()
+            raise
+        except BaseException:
+            self.end()
+            self._pgconn.finish()
+            raise
 
     def _guarded(self, work: Callable[[], None]) -> None:
         try:
             work()
         except psycopg.Error as error:
             self.end()
-            if not self._answered.done():
+            if self._answered is not None and not self._answered.done():
                 self._answered.set_exception(error)
         else:
-            if self._answered.done() or self._pgconn.status != pq.ConnStatus.OK:
+            if self._pgconn.status != pq.ConnStatus.OK:
                 self.end()
 
     def _read(self) -> None:
@@ -127,7 +124,7 @@ class _Watch:
         while not self._pgconn.is_busy():
             result = self._pgconn.get_result()
             if result is None:
-                if not self._answered.done():
+                if self._answered is not None and not self._answered.done():
                     self._answered.set_result(self._last)
                 break
             self._last = result
