@@ -49,7 +49,8 @@ class JsonlEventStore(IndexedStore):
     One process owns the folder at a time: while one does, the constructor raises `StoreUnavailable` naming it. It raises
     `StoreError` for a folder that cannot be used. A run whose file is damaged is logged, and every call about it raises
     `StoreError` naming file and line; the other runs are there. Of leases nothing is kept: after opening, every open run
-    can be claimed once, unless it is held. Run ids that differ only in upper and lower case exclude each other (R34).
+    can be claimed once, unless it is held. Run ids that differ only in upper and lower case exclude each other (R34). A
+    commit is written on the event loop while the disk takes less than 0.3 ms for one, and by a thread otherwise.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class JsonlEventStore(IndexedStore):
         self._state = self._open(IndexRebuilder(kernel))
         self._writer = JsonlWriter(self._folder, self._state, clock)
         self._writing = ThreadPoolExecutor(1, "perdure-jsonl-writer")
-        self._group = GroupCommitter(self._writer.write, self._writing, str(self._folder))
+        self._group = GroupCommitter(self._writer.write, self._writing, str(self._folder), self._writer)
         self._reading = ThreadPoolExecutor(_READERS, "perdure-jsonl-reader")
         self._closing: Future[None] | None = None
 

@@ -1,4 +1,4 @@
-"""What the one writing thread of a JSONL store does: a group of batches over files, and the files of holds (R12, R47, R48).
+"""What writes the files of a JSONL store: a group of batches over files, and the files of holds (R12, R47, R48).
 
 Each batch is atomic by its marks. A group is written in rounds, each made durable at once; a batch that rests on another of
 its group goes into a later round, so that no crash leaves it there alone.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Final, NamedTuple
@@ -27,6 +28,7 @@ from perdure.stores.group import Answer
 from perdure.stores.jsonl_folder import JsonlFolder, is_safe
 from perdure.stores.jsonl_lines import marked
 from perdure.stores.jsonl_state import JsonlState, Log
+from perdure.stores.pace import Pace
 from perdure.stores.rules import refusal
 
 __all__ = ["JsonlWriter"]
@@ -48,12 +50,28 @@ class _Written(NamedTuple):
 
 
 class JsonlWriter:
-    """Used by one thread at a time. `clock` is the store's, ns."""
+    """Used by one thread at a time. `clock` is the store's, ns. Nobody else writes there, so it is always our turn."""
 
     def __init__(self, folder: JsonlFolder, state: JsonlState, clock: Callable[[], int]) -> None:
         self._folder = folder
         self._state = state
         self._clock = clock
+        self._pace = Pace()
+
+    # turns ---------------------------------------------------------------------------------------------------
+
+    def is_quick(self) -> bool:
+        """As `Turns.is_quick`."""
+        return self._pace.is_quick()
+
+    def take(self, *, wait: bool) -> bool:
+        """As `Turns.take`."""
+        return True
+
+    def release(self) -> None:
+        """As `Turns.release`."""
+
+    # groups --------------------------------------------------------------------------------------------------
 
     def write(self, appends: Sequence[Append]) -> list[Answer]:
         """Commits batches of different runs, in run id order; refusals are among the answers.
@@ -173,12 +191,16 @@ class JsonlWriter:
             )
 
     def _make_durable(self, written: list[_Written]) -> None:
+        if not written:
+            return
+        began = time.perf_counter()
         try:
             self._folder.sync_files([file.descriptor for file in written])
             if any(file.created for file in written):
                 self._folder.sync()
         except OSError as error:
             raise self._unknown(error) from None
+        self._pace.took(time.perf_counter() - began)
 
     def _undo(self, written: list[_Written]) -> None:
         try:

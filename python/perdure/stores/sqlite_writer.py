@@ -14,6 +14,7 @@ from perdure.kernel import Batch
 from perdure.stores import leases
 from perdure.stores.base import ActiveHook, Append, Committed, Lease
 from perdure.stores.group import Answer
+from perdure.stores.pace import Pace
 from perdure.stores.rules import RANK, is_step, refusal
 from perdure.stores.sqlite_claims import read_state, write_columns
 from perdure.stores.sqlite_file import SqliteFile, is_busy, is_certain, is_input_output
@@ -24,11 +25,6 @@ __all__ = ["SqliteWriter"]
 T = TypeVar("T")
 _PAUSE_SECONDS: Final = 0.02
 _FIRST_PAUSE_SECONDS: Final = 0.0005
-_QUICK_SECONDS: Final = 0.0003
-_STALL_SECONDS: Final = 4 * _QUICK_SECONDS
-"""What a longer COMMIT counts as, so that it takes several to call a disk slow."""
-_WEIGHT: Final = 0.125
-"""Of the last commit in the measure of how long one takes."""
 _ADVANCE: Final = """
 UPDATE flow_runs SET
     last_sequence = ?, status = ?, terminal = ?, open_waits = ?, active_hooks = ?, pending_retries = ?,
@@ -77,8 +73,8 @@ class SqliteWriter:
         """How many transactions have changed something."""
         self._deadline: float | None = None
         """Until when this turn may be waited for, with all that it waits for; None if it was had at once."""
-        self._pace: float | None = None
-        """Seconds that a COMMIT takes of late."""
+        self._pace = Pace()
+        """Of COMMIT."""
 
     def write(self, appends: Sequence[Append]) -> list[Answer]:
         """Commits batches (of different runs) in one transaction, in run id order; refusals are among the answers.
@@ -110,15 +106,14 @@ class SqliteWriter:
         self._commit()
         if connection.total_changes != before:
             self.commits += 1
-            took = min(time.perf_counter() - began, _STALL_SECONDS)
-            self._pace = took if self._pace is None else self._pace + (took - self._pace) * _WEIGHT
+            self._pace.took(time.perf_counter() - began)
         return given
 
     # turns ---------------------------------------------------------------------------------------------------
 
     def is_quick(self) -> bool:
-        """As `Turns.is_quick`: what one slow commit adds is forgotten over the next few dozen."""
-        return self._pace is not None and self._pace < _QUICK_SECONDS
+        """As `Turns.is_quick`."""
+        return self._pace.is_quick()
 
     def take(self, *, wait: bool) -> bool:
         """As `Turns.take`. Without `wait`, the transaction has begun when it is our turn: nothing is left to wait for but
