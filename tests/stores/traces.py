@@ -168,7 +168,7 @@ class Trace:
             return Call("claim_held", (owner, random.randint(1, 2)), {"build": build, "ttl_ns": TTL, **self._known()})
         if choice < 0.86:
             pairs = [(run_id, random.randint(0, 9)) for run_id in (*self.open, "missing")]
-            return Call("renew", (owner, pairs), {"ttl_ns": TTL})
+            return Call("renew", (owner, pairs), {"ttl_ns": random.choice((TTL, TTL, 0))})
         if choice < 0.89:
             return Call("void", (owner,))
         if choice < 0.95:

@@ -99,12 +99,14 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """A run whose lease `claim` gave out. `now` is the store's clock, ns."""
+    """A run whose lease `claim` gave out. `now` is the store's clock, ns. `failures`: how many drives in a row have failed, if
+    the last one's owner never gave the lease back, because its process ended or stood still; 0 else (R44)."""
 
     run_id: str
     epoch: int
     last_sequence: int
     now: int = field(default=0, compare=False)
+    failures: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +118,7 @@ class LeaseState:
     parked_sequence: int
     failures: int
     not_before: int | None
-    """Back-off of a failed drive: ns since 1970, in whole microseconds."""
+    """Back-off of a failed drive: ns since 1970, in whole microseconds; 0 if its owner died, and nothing touched the run since."""
     hold: str | None
     """JSON text of the run hold."""
     claim_at: int | None
@@ -261,7 +263,9 @@ class FlowEventStore(Protocol):
     ) -> list[Claimed]:
         """Gives `owner` the leases of the first `k` runnable runs (R3) by (claim_at, run id) whose (workflow, version) is in
         `workflows` and whose build is in `builds`, None taking any, and whose id is not among `besides`. An expired lease on
-        a held run met on the way is cleared from the order of claims."""
+        a held run met on the way is cleared from the order of claims.
+
+        Taking over the expired lease of another owner adds 1 to the run's failures (R44)."""
         ...
 
     async def claim_held(
@@ -276,7 +280,8 @@ class FlowEventStore(Protocol):
         ttl_ns: int,
     ) -> list[Claimed]:
         """Gives `owner` the leases of the first `k` held runs, by run id, that nobody leases, of known workflow and build,
-        whose hold does not name the worker's own `build` among its builds (R43). The hold stays."""
+        whose hold does not name the worker's own `build` among its builds (R43). The hold stays, and failures are counted as
+        by `claim`."""
         ...
 
     async def next_claim(
@@ -304,7 +309,8 @@ class FlowEventStore(Protocol):
     async def renew(
         self, owner: str, pairs: Sequence[tuple[str, int]], *, ttl_ns: int
     ) -> list[tuple[str, int] | LeaseLost]:
-        """Renews leases, each given as (run id, epoch). Answers in that order: (run id, last sequence), or `LeaseLost`."""
+        """Renews leases, each given as (run id, epoch); with `ttl_ns=0` they are given back. Answers in that order: (run id,
+        last sequence), or `LeaseLost`."""
         ...
 
     async def lease(self, run_id: str) -> LeaseState:
@@ -312,7 +318,8 @@ class FlowEventStore(Protocol):
         ...
 
     async def void(self, owner: str) -> int:
-        """Ends all leases of `owner`, who is known to be dead, so that its runs can be claimed at once. How many."""
+        """Ends all leases of `owner`, who is known to be dead, so that its runs can be claimed at once, and adds 1 to the
+        failures of each (R44). How many."""
         ...
 
     async def set_hold(self, run_id: str, hold: str, *, expected_sequence: int) -> bool:

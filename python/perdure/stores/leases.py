@@ -23,6 +23,7 @@ __all__ = [
     "Wanted",
     "claimed",
     "committed",
+    "given",
     "held",
     "hold_released",
     "is_claimable",
@@ -40,13 +41,15 @@ __all__ = [
 _FIRST_BACKOFF_NS: Final = 1_000_000_000
 _LAST_BACKOFF_NS: Final = 600_000_000_000
 _DOUBLINGS: Final = 10  # 2^10 s are more than the last back-off; far larger powers need not be computed
+_AT_ONCE: Final = 0
+"""The `not_before` of a run whose owner died: a failure that was counted, without a back-off. It says so to the next claim."""
 
 
 class Columns(NamedTuple):
     """A run's lease columns. `not_before` and `claim_at` in microseconds since 1970.
 
     `not_before` is set from a counted failure to the next change of the row: whatever touches the run ends the back-off. So
-    R3's "runnable" and `claim_at` say the same."""
+    R3's "runnable" and `claim_at` say the same. It is 0 after a lease was voided."""
 
     owner: str | None
     epoch: int
@@ -268,18 +271,29 @@ def claimed(row: Columns, owner: str, ttl_ns: int, now: int) -> Columns:
     return row._replace(owner=owner, epoch=row.epoch + 1, not_before=None, claim_at=microseconds(now + ttl_ns))
 
 
+def given(row: Columns, owner: str, ttl_ns: int, now: int) -> tuple[Columns, int]:
+    """The same by a worker's claim, and what `Claimed.failures` says: an owner that let its lease expire did not come to
+    count its failure, so that is done here; that of one which is dead was counted when its lease was voided (R44)."""
+    expired = row.owner not in (None, owner)
+    failures = row.failures + 1 if expired else row.failures
+    lost = expired or row.not_before == _AT_ONCE
+    return claimed(row._replace(failures=failures), owner, ttl_ns, now), failures if lost else 0
+
+
 def passed_over(row: Columns) -> Columns:
     """A held run whose lease has expired, met by a claim (R3). Its holder may still renew it: nobody took it."""
     return row._replace(claim_at=None)
 
 
 def renewed(row: Columns, owner: str, epoch: int, ttl_ns: int, now: int) -> Columns | None:
-    """With the lease renewed, None if `owner` does not hold that epoch."""
+    """With the lease renewed, or given back if `ttl_ns` is 0; None if `owner` does not hold that epoch."""
     if (row.owner, row.epoch) != (owner, epoch):
         return None
+    if ttl_ns == 0:
+        return _unleased(row, microseconds(now))
     return row._replace(claim_at=microseconds(now + ttl_ns))
 
 
 def voided(row: Columns) -> Columns:
-    """With the lease ended because its owner is dead (R2)."""
-    return _unleased(row, 0)
+    """With the lease ended because its owner is dead (R2), which counts as a failure of its drive (R44)."""
+    return _unleased(row._replace(failures=row.failures + 1), 0)._replace(not_before=_AT_ONCE)

@@ -46,17 +46,20 @@ def wanted_values(wanted: Wanted) -> tuple[object, ...]:
     return names, versions, builds, wanted.builds is None or None in wanted.builds, list(wanted.besides)
 
 
+_PICKED: Final = "r.run_id, r.claim_at, coalesce(r.owner <> $2, false) AS expired, r.not_before"
 _GIVE: Final = """given AS (
     UPDATE @schema@.flow_runs AS r SET owner = $2, epoch = r.epoch + 1, not_before = NULL,
+        failures = r.failures + CASE WHEN picked.expired THEN 1 ELSE 0 END,
         claim_at = @schema@.flow_microseconds(clock.now + $4::bigint)
     FROM picked, clock WHERE r.run_id = picked.run_id
-    RETURNING r.run_id, r.epoch, r.last_sequence, picked.claim_at AS due, clock.now
+    RETURNING r.run_id, r.epoch, r.last_sequence, picked.claim_at AS due, clock.now,
+        CASE WHEN picked.expired OR picked.not_before = 0 THEN r.failures ELSE 0 END AS failures
 )"""
 
 CLAIM: Final = f"""
 WITH {_CLOCK},
 picked AS MATERIALIZED (
-    SELECT r.run_id, r.claim_at FROM @schema@.flow_runs AS r
+    SELECT {_PICKED} FROM @schema@.flow_runs AS r
     WHERE r.claim_at <= (SELECT clock.now / 1000 FROM clock) AND r.claim_at IS NOT NULL AND r.hold IS NULL AND {_wanted(5)}
     ORDER BY r.claim_at, r.run_id LIMIT $3::bigint FOR NO KEY UPDATE SKIP LOCKED
 ),
@@ -69,18 +72,18 @@ met AS MATERIALIZED (
 ),
 passed AS (UPDATE @schema@.flow_runs AS r SET claim_at = NULL FROM met WHERE r.run_id = met.run_id),
 {_GIVE}
-SELECT run_id, epoch, last_sequence, now FROM given ORDER BY due, run_id"""
+SELECT run_id, epoch, last_sequence, now, failures FROM given ORDER BY due, run_id"""
 
 CLAIM_HELD: Final = f"""
 WITH {_CLOCK},
 picked AS MATERIALIZED (
-    SELECT r.run_id, r.claim_at FROM @schema@.flow_runs AS r
+    SELECT {_PICKED} FROM @schema@.flow_runs AS r
     WHERE r.hold IS NOT NULL AND NOT {_LIVE} AND {_wanted(5)}
         AND NOT EXISTS (SELECT FROM @schema@.flow_builds(r.hold) AS caused (build) WHERE caused.build = $10)
     ORDER BY r.run_id LIMIT $3::bigint FOR NO KEY UPDATE SKIP LOCKED
 ),
 {_GIVE}
-SELECT run_id, epoch, last_sequence, now FROM given ORDER BY run_id"""
+SELECT run_id, epoch, last_sequence, now, failures FROM given ORDER BY run_id"""
 
 NEXT_CLAIM: Final = f"""
 SELECT r.claim_at FROM @schema@.flow_runs AS r
@@ -105,7 +108,8 @@ mine AS MATERIALIZED (
     SELECT r.run_id FROM @schema@.flow_runs AS r WHERE r.run_id = ANY ($3::text[]) AND r.owner = $2
     ORDER BY r.run_id FOR NO KEY UPDATE
 )
-UPDATE @schema@.flow_runs AS r SET claim_at = @schema@.flow_microseconds(clock.now + $5::bigint)
+UPDATE @schema@.flow_runs AS r SET owner = CASE WHEN $5::bigint > 0 THEN r.owner END,
+    claim_at = CASE WHEN $5::bigint > 0 OR r.hold IS NULL THEN @schema@.flow_microseconds(clock.now + $5::bigint) END
 FROM mine, clock, unnest($3::text[], $4::bigint[]) AS pair (run_id, epoch)
 WHERE r.run_id = mine.run_id AND pair.run_id = r.run_id AND r.owner = $2 AND r.epoch = pair.epoch
 RETURNING r.run_id, r.epoch, r.last_sequence, clock.now"""
@@ -114,7 +118,8 @@ VOID: Final = """
 WITH dead AS MATERIALIZED (
     SELECT r.run_id FROM @schema@.flow_runs AS r WHERE r.owner = $1 ORDER BY r.run_id FOR NO KEY UPDATE
 )
-UPDATE @schema@.flow_runs AS r SET owner = NULL, not_before = NULL, claim_at = CASE WHEN r.hold IS NULL THEN 0 END
+UPDATE @schema@.flow_runs AS r SET owner = NULL, failures = r.failures + 1, not_before = 0,
+    claim_at = CASE WHEN r.hold IS NULL THEN 0 END
 FROM dead WHERE r.run_id = dead.run_id AND r.owner = $1 RETURNING r.run_id"""
 
 SET_HOLD: Final = f"""

@@ -10,7 +10,7 @@ from typing import Final
 
 from perdure.errors import FlowError, LeaseHeld, LeaseLost
 from perdure.instant import parse_instant
-from perdure.stores.base import Append, Committed, FlowEventStore, Lease
+from perdure.stores.base import Append, Claimed, Committed, FlowEventStore, Lease
 from perdure.testing._store_suite import StoreClock
 from perdure.testing._stories import SECOND, Draft, Story, created, wait, wait_done
 
@@ -59,12 +59,26 @@ class LeaseModel:
         self.owner, self.epoch, self.expires = owner, self.epoch + 1, _ahead(now + ttl)
         self.not_before, self.owes_a_look = None, True
 
+    def claim(self, owner: str, ttl: int, now: int) -> int:
+        """A worker's claim; gives what it is told of failures (R44)."""
+        expired, voided = self.owner is not None and self.owner != owner, self.not_before == 0
+        self.give(owner, ttl, now)
+        self.failures += expired
+        return self.failures if expired or voided else 0
+
     def renew(self, ttl: int, now: int) -> None:
+        if ttl == 0:
+            self.free()
         self.expires = _ahead(now + ttl)
 
     def free(self) -> None:
-        """A release that is no parking one, a voided lease, a foreign append."""
+        """A release that is no parking one, a foreign append."""
         self.owner, self.not_before, self.owes_a_look = None, None, True
+
+    def void(self) -> None:
+        """The owner is dead."""
+        self.free()
+        self.failures, self.not_before = self.failures + 1, 0
 
     def release_hold(self) -> None:
         if self.hold is not None:
@@ -215,9 +229,12 @@ class _Trace:
         now, k, owner = self.clock.ns, self.random.randint(1, 3), self.random.choice(_OWNERS)
         order = [(claim_at, run_id) for run_id in self.runs if (claim_at := await self._claim_at(run_id)) is not None]
         expected = [run_id for _, run_id in sorted(order) if self.runs[run_id].runnable(now)][:k]
-        assert [run.run_id for run in await self.store.claim(owner, k, ttl_ns=_TTL)] == expected
-        for run_id in expected:
-            self.runs[run_id].give(owner, _TTL, now)
+        self._given(await self.store.claim(owner, k, ttl_ns=_TTL), expected, owner, now)
+
+    def _given(self, claimed: list[Claimed], expected: list[str], owner: str, now: int) -> None:
+        assert [run.run_id for run in claimed] == expected
+        for run in claimed:
+            assert run.failures == self.runs[run.run_id].claim(owner, _TTL, now)
 
     async def _claim_at(self, run_id: str) -> int | None:
         return (await self.store.lease(run_id)).claim_at if self.runs[run_id].last_sequence else None
@@ -229,19 +246,18 @@ class _Trace:
             for run_id, run in sorted(self.runs.items())
             if run.hold is not None and build not in run.hold and not run.live(now)
         ][:2]
-        assert [run.run_id for run in await self.store.claim_held(owner, 2, build=build, ttl_ns=_TTL)] == expected
-        for run_id in expected:
-            self.runs[run_id].give(owner, _TTL, now)
+        self._given(await self.store.claim_held(owner, 2, build=build, ttl_ns=_TTL), expected, owner, now)
 
     async def renew(self) -> None:
         owner = self.random.choice(_OWNERS)
         pairs = [(run_id, self.random.choice((run.epoch, run.epoch - 1))) for run_id, run in self.runs.items()]
-        answers = await self.store.renew(owner, pairs, ttl_ns=_TTL)
+        ttl = self.random.choice((_TTL, _TTL, 0))
+        answers = await self.store.renew(owner, pairs, ttl_ns=ttl)
         for (run_id, epoch), answer in zip(pairs, answers, strict=True):
             run = self.runs[run_id]
             if (run.owner, run.epoch) == (owner, epoch):
                 assert answer == (run_id, run.last_sequence)
-                run.renew(_TTL, self.clock.ns)
+                run.renew(ttl, self.clock.ns)
             else:
                 assert isinstance(answer, LeaseLost)
 
@@ -253,7 +269,7 @@ class _Trace:
             dead = [run for run in self.runs.values() if run.owner == owner]
             assert await self.store.void(owner) == len(dead)
             for run in dead:
-                run.free()
+                run.void()
         elif self.random.random() < 0.6:
             assert await self.store.release_hold(run_id) == (run.hold is not None)
             run.release_hold()

@@ -356,14 +356,14 @@ class Auditor:
                 self.fail("R44", f"{party.name} claimed run {claim.run_id} of a build it does not know")
             self._check_taken(party, claim.run_id, row)
             self.leases.chosen(party, claim.run_id)
-            self.leases.claimed(claim.run_id, party.owner, ttl_ns)
+            self.leases.claimed(claim, party.owner, ttl_ns)
 
     def _check_taken(self, party: Party, run_id: str, row: LeaseState | None) -> None:
         """Whose lease has expired, though nothing hindered them, has not renewed it (R2)."""
         if row is None or row.owner in (None, party.owner) or not self.quiet:
             return
         (loser,) = (other for other in self.parties if other.owner == row.owner)
-        if not loser.gone() and not row.live and (run_id, row.epoch) not in self.leases.handed_back:
+        if not loser.gone() and not row.live:
             self.fail("R2", f"{loser.name} let its lease of run {run_id} expire; {party.name} has it now")
 
     def renew(self, owner: str, pairs: Sequence[tuple[str, int]], ttl_ns: int) -> list[tuple[str, int] | LeaseLost]:

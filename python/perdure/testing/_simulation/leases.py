@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 from perdure import errors
 from perdure.errors import FlowError
 from perdure.kernel import Run
-from perdure.stores.base import Append, Lease
+from perdure.stores.base import Append, Claimed, Lease
 from perdure.stores.leases import Wanted
 from perdure.testing._lease_model import LeaseModel, hold_builds
 from perdure.testing._simulation.medium import Medium
@@ -40,8 +40,6 @@ class LeaseBooks:
         """What the last drive that let go of a run says of the lease, by which error it ends, and whether a worker drives."""
         self._lacking: dict[tuple[str, str], int] = {}
         """When a worker's drive of a run was last released because its code knows no such step, by owner and run."""
-        self.handed_back: set[tuple[str, int]] = set()
-        """Run and epoch of leases that were ended by a renewal for no time."""
 
     def of(self, run_id: str) -> LeaseModel:
         """The model of a run."""
@@ -67,22 +65,23 @@ class LeaseBooks:
         if until > self._medium.clock() and not party.mishaps:
             self._fail("R44", f"{party.name} claims run {run_id} again and does not know a step of it")
 
-    def claimed(self, run_id: str, owner: str, ttl_ns: int) -> None:
-        self.of(run_id).give(owner, ttl_ns, self._medium.clock())
-        self.compare(run_id)
+    def claimed(self, claim: Claimed, owner: str, ttl_ns: int) -> None:
+        failures = self.of(claim.run_id).claim(owner, ttl_ns, self._medium.clock())
+        if claim.failures != failures:
+            self._fail(
+                "R44", f"the claim of run {claim.run_id} says {claim.failures} failures, and should say {failures}"
+            )
+        self.compare(claim.run_id)
 
     def renewed(self, run_id: str, ttl_ns: int) -> None:
-        model = self.of(run_id)
-        model.renew(ttl_ns, self._medium.clock())
-        if ttl_ns == 0:
-            self.handed_back.add((run_id, model.epoch))
+        self.of(run_id).renew(ttl_ns, self._medium.clock())
         self.compare(run_id)
 
     def voided(self, owner: str) -> int:
         """The leases of a dead owner are ended; how many there were."""
         found = [(run_id, model) for run_id, model in self._models.items() if model.owner == owner]
         for run_id, model in found:
-            model.free()
+            model.void()
             self.compare(run_id)
         return len(found)
 
