@@ -201,6 +201,12 @@ class RunRow(Protocol):
     @property
     def ended_at(self) -> int | None: ...  # ns, timestamp of the terminal event
     @property
+    def created_key(self) -> str: ...  # the three times as index text (spec 7.5)
+    @property
+    def updated_key(self) -> str: ...
+    @property
+    def ended_key(self) -> str | None: ...
+    @property
     def last_sequence(self) -> int: ...
 
 

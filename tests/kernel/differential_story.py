@@ -40,7 +40,7 @@ RECORDS: dict[str, tuple[str, ...]] = {
     ),
     "RunRow": (
         *("name", "version", "build", "status", "terminal", "open_waits", "active_hooks", "pending_retries"),
-        *("created_at", "updated_at", "ended_at", "last_sequence"),
+        *("created_at", "updated_at", "ended_at", "created_key", "updated_key", "ended_key", "last_sequence"),
     ),
     "WakeupUpsert": ("kind", "subject_id", "due", "due_key"),
     "WakeupDelete": ("kind", "subject_id"),

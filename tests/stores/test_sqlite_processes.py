@@ -411,8 +411,8 @@ def test_checkpoints_are_as_many_as_the_log_has_use_for(
         seconds = time.monotonic() - began
         written = path.stat().st_size  # at least: most pages were written to the log more than once
         size = log_size(path)
-        # Two passes for every 8 MiB of the log, whose pages are written some ten times, and two a second.
-        assert passes <= 2 * (10 * written / (8 * MEBIBYTE) + seconds + 2)
+        # Two passes for every 4 MiB of the log, whose pages are written some ten times, and two a second.
+        assert passes <= 2 * (10 * written / (4 * MEBIBYTE) + seconds + 2)
         assert size <= 32 * MEBIBYTE
         await store.close()
 

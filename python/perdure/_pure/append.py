@@ -71,6 +71,18 @@ class RunRow:
     ended_at: int | None
     last_sequence: int
 
+    @property
+    def created_key(self) -> str:
+        return due_key(self.created_at)
+
+    @property
+    def updated_key(self) -> str:
+        return due_key(self.updated_at)
+
+    @property
+    def ended_key(self) -> str | None:
+        return None if self.ended_at is None else due_key(self.ended_at)
+
 
 @dataclass(frozen=True, slots=True)
 class Batch:

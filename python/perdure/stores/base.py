@@ -75,7 +75,9 @@ class Lease:
     """The build of the process, noted in the hold that reaching `max_failures` sets."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(
+    slots=True
+)  # not frozen, as each commit makes one of these and one of the next, and that would cost twice as much
 class Append:
     """One batch to commit. `lease` is None for a foreign append, that is by a call that does not drive (R23): such an
     append is never refused for a lease."""
@@ -86,7 +88,7 @@ class Append:
     """The whole history of a run that comes from elsewhere: runs that it is linked to may be missing."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Committed:
     """A batch is durable. `last_sequence` is the run's, after it."""
 

@@ -14,7 +14,6 @@ from perdure.errors import (
     RunConflict,
     RunNotFound,
 )
-from perdure.instant import due_key
 from perdure.kernel import Batch, HookInsert
 from perdure.payload import encode
 from perdure.stores.base import Append, Committed, Lease
@@ -131,14 +130,14 @@ def _row(batch: Batch) -> dict[str, object]:
         "open_waits": row.open_waits,
         "active_hooks": row.active_hooks,
         "pending_retries": row.pending_retries,
-        "updated_at": due_key(row.updated_at),
+        "updated_at": row.updated_key,
     }
     if not batch.expected_sequence:
-        found["created_at"] = due_key(row.created_at)
+        found["created_at"] = row.created_key
     if row.build is not None:
         found["build"] = row.build
     if row.ended_at is not None:
-        found["ended_at"] = due_key(row.ended_at)
+        found["ended_at"] = row.ended_key
     return found
 
 

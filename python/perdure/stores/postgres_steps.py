@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from struct import pack, unpack_from
 from typing import Final, cast
 
-from perdure.instant import due_key
 from perdure.stores.base import Append, Lease
 from perdure.stores.postgres_wire import Statement
 
@@ -51,7 +50,7 @@ def arguments_of_one(append: Append, clock: int | None, durability: str | None) 
         _integer(row.open_waits),
         _integer(row.active_hooks),
         _integer(row.pending_retries),
-        _text(due_key(row.updated_at)),
+        _text(row.updated_key),
         _text(lease.owner),
         _integer(cast(int, lease.epoch)),
         _integer(lease.ttl_ns),
@@ -74,7 +73,7 @@ def arguments_of_steps(appends: Sequence[Append], clock: int | None, durability:
         _integers([row.open_waits for row in rows]),
         _integers([row.active_hooks for row in rows]),
         _integers([row.pending_retries for row in rows]),
-        _texts([due_key(row.updated_at) for row in rows]),
+        _texts([row.updated_key for row in rows]),
         _texts([lease.owner for lease in leases]),
         _integers([cast(int, lease.epoch) for lease in leases]),
         _integers([lease.ttl_ns for lease in leases]),

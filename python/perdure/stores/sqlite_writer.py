@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar, cast
 
 from perdure.errors import OutcomeUnknown, StoreError
-from perdure.instant import due_key, parse_instant
+from perdure.instant import parse_instant
 from perdure.kernel import Batch
 from perdure.stores import leases
 from perdure.stores.base import ActiveHook, Append, Committed, Lease
@@ -231,9 +231,9 @@ class SqliteWriter:
             row.open_waits,
             row.active_hooks,
             row.pending_retries,
-            due_key(row.created_at),
-            due_key(row.updated_at),
-            None if row.ended_at is None else due_key(row.ended_at),
+            row.created_key,
+            row.updated_key,
+            row.ended_key,
             row.last_sequence,
         )
         self._connection.execute(_CREATE, values)
@@ -329,7 +329,7 @@ def _steady_values(append: Append, now: int) -> tuple[Any, ...] | None:
         row.open_waits,
         row.active_hooks,
         row.pending_retries,
-        due_key(row.updated_at),
+        row.updated_key,
         batch.run_id,
         batch.expected_sequence,
         lease.owner,
@@ -348,8 +348,8 @@ def _advance_values(batch: Batch) -> tuple[object, ...]:
         row.open_waits,
         row.active_hooks,
         row.pending_retries,
-        due_key(row.updated_at),
-        None if row.ended_at is None else due_key(row.ended_at),
+        row.updated_key,
+        row.ended_key,
         batch.run_id,
         batch.expected_sequence,
     )

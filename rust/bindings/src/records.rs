@@ -253,6 +253,21 @@ impl RunRow {
     }
 
     #[getter]
+    fn created_key(&self) -> String {
+        time::due_key(self.0.created_at)
+    }
+
+    #[getter]
+    fn updated_key(&self) -> String {
+        time::due_key(self.0.updated_at)
+    }
+
+    #[getter]
+    fn ended_key(&self) -> Option<String> {
+        self.0.ended_at.map(time::due_key)
+    }
+
+    #[getter]
     fn last_sequence(&self) -> u64 {
         self.0.last_sequence
     }
