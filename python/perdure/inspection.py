@@ -15,7 +15,7 @@ from perdure.model import WorkflowRunSnapshot
 from perdure.stores.base import FlowEventStore, RunFilter, RunPage, RunSummary, Wakeup
 from perdure.wire import Moment, moment_ns
 
-__all__ = ["Inspection"]
+__all__ = ["Inspection", "every_run_id"]
 
 T = TypeVar("T")
 _PAGE = 500
@@ -96,7 +96,7 @@ class Inspection(ABC):
         sorted by run, kind (wait, hook, retry) and id. Holds hook tokens in clear."""
         moment = moment_ns("now", now)
         found: list[dict[str, Any]] = []
-        for run_id in await self._open_run_ids():
+        for run_id in sorted(await every_run_id(self.store, RunFilter(terminal=False))):
             found += await self._look(run_id, partial(_suspensions, coding=self._coding, now=moment))
         return found
 
@@ -116,14 +116,15 @@ class Inspection(ABC):
         except RunNotFound:  # pruned between the listing and this look
             return []
 
-    async def _open_run_ids(self) -> list[str]:
-        open_runs = RunFilter(terminal=False)
-        page = await self.store.runs(open_runs, limit=_PAGE)
-        found = [row.run_id for row in page.runs]
-        while page.next is not None:
-            page = await self.store.runs(open_runs, after=page.next, limit=_PAGE)
-            found += [row.run_id for row in page.runs]
-        return sorted(found)
+
+async def every_run_id(store: FlowEventStore, filter: RunFilter) -> list[str]:
+    """The ids of all runs that `filter` means, in the order of the run index, read page by page."""
+    page = await store.runs(filter, limit=_PAGE)
+    found = [row.run_id for row in page.runs]
+    while page.next is not None:
+        page = await store.runs(filter, after=page.next, limit=_PAGE)
+        found += [row.run_id for row in page.runs]
+    return found
 
 
 def _suspensions(

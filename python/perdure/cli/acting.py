@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
@@ -17,13 +17,12 @@ from perdure.codec import PayloadCodec, check_plain
 from perdure.engine import FlowEngine
 from perdure.errors import RunNotFound, Serialization
 from perdure.flow import Flow
+from perdure.inspection import every_run_id
 from perdure.payload import decode
 from perdure.snapshot import WorkflowRunSnapshot
 from perdure.stores.base import FlowEventStore, RunFilter
 
 __all__ = ["register"]
-
-_PAGE: Final = 500
 
 Wait = Annotated[str | None, typer.Option("--wait", metavar="ID", help="Complete this wait.")]
 Hook = Annotated[str | None, typer.Option("--hook", metavar="ID", help="Answer this hook, with --payload.")]
@@ -183,10 +182,12 @@ def release(
     if workflow is not None and not every:
         raise typer.BadParameter("it goes with --all", param_hint="--workflow")
 
+    held = RunFilter(name=workflow, held=True)
+
     async def work() -> dict[str, list[str]]:
         answers: dict[str, list[str]] = {"released": [], "not_held": [], "missing": []}
         async with opened(store) as opened_store:
-            chosen = await _held(opened_store, workflow) if every else list(dict.fromkeys(run_ids or []))
+            chosen = await every_run_id(opened_store, held) if every else list(dict.fromkeys(run_ids or []))
             with counted("releasing", len(chosen)) as more:
                 for run_id in chosen:
                     try:
@@ -209,13 +210,3 @@ def release(
             say(f"run {run_id!r} {words}")
     if answers["missing"] or answers["not_held"]:
         raise typer.Exit(1)
-
-
-async def _held(store: FlowEventStore, workflow: str | None) -> list[str]:
-    filter = RunFilter(name=workflow, held=True)
-    page = await store.runs(filter, limit=_PAGE)
-    found = [row.run_id for row in page.runs]
-    while page.next is not None:
-        page = await store.runs(filter, after=page.next, limit=_PAGE)
-        found += [row.run_id for row in page.runs]
-    return found

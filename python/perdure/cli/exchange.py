@@ -50,6 +50,16 @@ _RAW: Final = "the export is raw: it holds hook tokens and payloads as they are 
 Write = Callable[[Stored], None]
 
 
+class _Taken(StoreError):
+    """On this disk the file of a run would replace that of another, whose id differs by case only."""
+
+    def __init__(self, run_id: str, other: str) -> None:
+        super().__init__(
+            f"run {run_id!r} was not exported: its file would replace that of run {other!r} on this disk, which does not tell "
+            "capitals from small letters; export to one file"
+        )
+
+
 def register(app: typer.Typer) -> None:
     """Adds the commands."""
     app.command("export")(export)
@@ -100,7 +110,7 @@ async def _export(address: str, out: str, wanted: RunSelection) -> tuple[int, in
                     seen.add(stored.run_id)
                     try:
                         write(stored)
-                    except InvalidRunId as error:
+                    except (InvalidRunId, _Taken) as error:
                         failed.append(str(error))
                     else:
                         events += stored.lines.count(b"\n")
@@ -150,11 +160,19 @@ def _folder(folder: Path) -> Write:
         raise StoreError(f"{folder} is the folder of a JSONL store; export to another, or import into that store")
     folder.mkdir(parents=True, exist_ok=True)
     check = load("rust").check_run_id
+    names = {file.name for file in folder.iterdir()}
 
     def write(stored: Stored) -> None:
         check(stored.run_id)  # the only ids that may become file names
-        with _whole(folder / f"{stored.run_id}.jsonl") as file:
+        path = folder / f"{stored.run_id}.jsonl"
+        if path.name not in names and path.exists():
+            # A disk that takes capitals and small letters for the same has the file of another run there.
+            for name in names:
+                if name.lower() == path.name.lower():
+                    raise _Taken(stored.run_id, name.removesuffix(".jsonl"))
+        with _whole(path) as file:
             file.write(stored.lines)
+        names.add(path.name)
 
     return write
 

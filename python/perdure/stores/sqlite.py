@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sqlite3
 import time
@@ -69,6 +70,9 @@ TOKEN: Final = "SELECT run_id, hook_id FROM flow_hooks WHERE token_hash = ? ORDE
 _RUNS: Final = f"SELECT {RUN_COLUMNS} FROM flow_runs"
 HOOKS: Final = "SELECT run_id, hook_id FROM flow_hooks ORDER BY run_id, hook_id"
 RUN_IDS: Final = "SELECT run_id FROM flow_runs ORDER BY run_id"
+LAST_SEQUENCES: Final = """
+SELECT run_id, last_sequence FROM flow_runs WHERE run_id IN (SELECT value FROM json_each(?))"""
+"""Takes the ids as one JSON value: SQLite binds 32,766 values at most."""
 SUMMARY: Final = """
 SELECT status, terminal, count(*), sum(open_waits), sum(active_hooks), sum(pending_retries)
 FROM flow_runs GROUP BY status, terminal"""
@@ -268,8 +272,8 @@ class SqliteEventStore(SqliteRetention):
 
     async def last_sequences(self, run_ids: Collection[str]) -> dict[str, int]:
         """As `FlowEventStore.last_sequences`."""
-        query = f"SELECT run_id, last_sequence FROM flow_runs WHERE run_id IN ({', '.join('?' * len(run_ids))})"
-        return dict(await self._read(lambda connection: connection.execute(query, tuple(run_ids)).fetchall()))
+        wanted = json.dumps(list(run_ids), ensure_ascii=False)
+        return dict(await self._read(lambda connection: connection.execute(LAST_SEQUENCES, (wanted,)).fetchall()))
 
     async def void(self, owner: str) -> int:
         """As `FlowEventStore.void`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Sequence
 from itertools import islice
@@ -112,8 +113,9 @@ def _wanted_terms(wanted: Wanted) -> tuple[str, list[object]]:
         terms.append(f"(build IN ({', '.join('?' * len(named))}){unpinned})")
         values += named
     if wanted.besides:
-        terms.append(f"run_id NOT IN ({', '.join('?' * len(wanted.besides))})")
-        values += wanted.besides
+        # One value however many they are: SQLite binds 32,766 at most.
+        terms.append("run_id NOT IN (SELECT value FROM json_each(?))")
+        values.append(json.dumps(list(wanted.besides), ensure_ascii=False))
     return " AND ".join(terms), values
 
 
