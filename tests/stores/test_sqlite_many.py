@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Callable, Coroutine
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,19 @@ from perdure.stores.sqlite_claims import claim_query
 from perdure.testing._stories import START, Story, created
 
 MANY = [f"other_{number}" for number in range(40_000)]
+
+
+@pytest.fixture(autouse=True)
+def _usual_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some builds of SQLite take more values than its own default."""
+    connect = sqlite3.connect
+
+    def limited(*args: Any, **options: Any) -> sqlite3.Connection:
+        connection: sqlite3.Connection = connect(*args, **options)
+        connection.setlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER, 32_766)
+        return connection
+
+    monkeypatch.setattr(sqlite3, "connect", limited)
 
 
 def with_two_runs(path: Path, test: Callable[[SqliteEventStore], Coroutine[None, None, None]]) -> None:

@@ -12,6 +12,7 @@ from perdure.coroutine.chain import WAITING, Chain, Rank, Signal
 from perdure.coroutine.handles import ChainHandle, Handle, StepHandle, WaitHandle
 from perdure.coroutine.places import Place, place_of, tell
 from perdure.coroutine.signals import BranchCancelled, WorkflowCancelled, is_bug
+from perdure.errors import Serialization
 from perdure.outcome import brief
 
 if TYPE_CHECKING:
@@ -207,7 +208,15 @@ class Gather(Group[T]):
         for _, error in outcomes:
             if isinstance(error, WorkflowCancelled):
                 raise error
-        return cast(T, tuple(handle.value() if error is None else error for handle, error in outcomes))
+        return cast(T, tuple(_value(handle) if error is None else error for handle, error in outcomes))
+
+
+def _value(handle: Handle[Any]) -> object:
+    """The handle's value, or as a value the `Serialization` that its await raises: what is stored does not fit the type."""
+    try:
+        return handle.value()
+    except Serialization as error:
+        return error
 
 
 class Race(Group[T]):

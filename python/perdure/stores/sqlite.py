@@ -72,7 +72,7 @@ HOOKS: Final = "SELECT run_id, hook_id FROM flow_hooks ORDER BY run_id, hook_id"
 RUN_IDS: Final = "SELECT run_id FROM flow_runs ORDER BY run_id"
 LAST_SEQUENCES: Final = """
 SELECT run_id, last_sequence FROM flow_runs WHERE run_id IN (SELECT value FROM json_each(?))"""
-"""Takes the ids as one JSON value: SQLite binds 32,766 values at most."""
+"""Takes the ids as one JSON value: SQLite binds 32,766 values at most, unless built for more."""
 SUMMARY: Final = """
 SELECT status, terminal, count(*), sum(open_waits), sum(active_hooks), sum(pending_retries)
 FROM flow_runs GROUP BY status, terminal"""
