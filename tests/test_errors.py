@@ -67,6 +67,7 @@ SAMPLES: list[FlowError] = [
     errors.RetryAfter(timedelta(seconds=3), "busy"),
     errors.StepCancelled(),
     errors.StepFailed("s", "charge", 3, "runtime error: no", "app.Broken", True),
+    errors.DriveLost("r", 3),
     errors.DuplicateId("r", "step", "charge", "app.py:3 in order", "app.py:3 in order"),
     errors.WorkflowStuck("r", ("step 'a' at app.py:3 in order",)),
     errors.ForeignAwaitError("asyncio.sleep", "app.py:3 in order", "use `await ctx.sleep(delay)`"),

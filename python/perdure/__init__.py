@@ -73,6 +73,9 @@ if TYPE_CHECKING:
         CallFromOwnStep as CallFromOwnStep,
     )
     from perdure.errors import (
+        DriveLost as DriveLost,
+    )
+    from perdure.errors import (
         DuplicateId as DuplicateId,
     )
     from perdure.errors import (
@@ -390,6 +393,7 @@ __all__ = [
     "ChildOperationReference",
     "DisposeHook",
     "DisposeHookByToken",
+    "DriveLost",
     "DriveRun",
     "DueWork",
     "DuplicateId",

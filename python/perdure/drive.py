@@ -34,6 +34,7 @@ from perdure.effects import (
     Taken,
 )
 from perdure.errors import (
+    DriveLost,
     EngineClosed,
     EventConflict,
     FlowError,
@@ -110,6 +111,7 @@ class Drive:
     _marked: bool = False
     _aside: bool = False
     _began: bool = False
+    _suspect: bool = False  # the drive before was lost, and this one has made no progress yet
     draining: bool = False
     """Set from outside: ask and start nothing more, record what the running attempts bring, give the lease back (R2)."""
 
@@ -153,6 +155,7 @@ class Drive:
         without leases."""
         self._held = self._marked = self.opening.held
         if self._held or self.run.last_sequence == 0:
+            self._judge(self.opening.failures)
             return
         standing = yield Look()
         if not isinstance(standing, Standing):
@@ -162,10 +165,19 @@ class Drive:
             if not self.options.leases:
                 raise LeaseHeld(self.run.run_id)
             self._aside = True
+        self._judge(standing.failures)
+
+    def _judge(self, failures: int) -> None:
+        """A run that drives get lost over: too often in a row, and nothing more is tried (R44)."""
+        self._suspect = failures > 0
+        if failures >= self.options.max_failures:
+            self._broken = DriveLost(self.run.run_id, failures)
 
     def _open(self) -> None:
         run, opening = self.run, self.opening
         self.known_sequence = run.last_sequence
+        if self._broken is not None:
+            return
         if run.last_sequence == 0 and opening.start is not None:
             created, *rest = run.control(opening.start, self.clock()).drafts
             self._staged = [_Staged("created", (created,)), *(_Staged("started", (draft,)) for draft in rest)]
@@ -247,9 +259,12 @@ class Drive:
             self._broken, self._kept_clock = error, clock  # the outcomes keep the time the workflow saw (R13)
             return False
         parks = not (ends or launches or self.live) and view.last_visible <= self._asked
-        commits = view.last_sequence > self.run.last_sequence or self._owes_lease(parks, bool(launches), accepted)
+        has_events = view.last_sequence > self.run.last_sequence
+        # Doing again what the drive before was lost over is no progress, and leaves the count of failures as it is (R44).
+        clears = accepted and (has_events or parks or not self._suspect)
+        commits = has_events or self._owes_lease(parks, bool(launches), clears)
         if commits:
-            refusal = yield from self._commit(Commit(view, "park" if parks else "keep", accepted))
+            refusal = yield from self._commit(Commit(view, "park" if parks else "keep", clears))
             if refusal is not None:
                 self._forget_decision()
                 self._kept_clock = None if isinstance(refusal, EventConflict) else clock
@@ -384,7 +399,7 @@ class Drive:
         batch = accepted.batch
         self._began, self._held = True, accepted.held
         if commit.accepted:
-            self._marked = False
+            self._marked = self._suspect = False
         if commit.after == "park":
             self._parked = batch.last_sequence
         self.completed_waits += [s.subject for s in self._staged if s.kind == "wait"]

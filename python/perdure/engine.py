@@ -147,7 +147,9 @@ class FlowEngine(Inspection):
         self._shell = Shell(
             kernel=self._kernel,
             store=self._store,
-            options=DriveOptions(self._limit, concurrency, commit, lease, max_history_events, _ns(settle_grace)),
+            options=DriveOptions(
+                self._limit, concurrency, commit, lease, max_history_events, _ns(settle_grace), max_failures
+            ),
             max_event_bytes=max_event_bytes,
             patience_seconds=store_patience.total_seconds(),
             clock=clock or self._store.clock,
@@ -593,6 +595,7 @@ class FlowEngine(Inspection):
                 held=session.epoch is not None,
                 take_over=call.take_over,
                 worker=worker,
+                failures=0 if call.claimed is None else call.claimed.failures,
                 start_again=partial(call.judged, coding=self._coding) if call.starts else None,
             )
             active, joined = session.begin(opening), False

@@ -5,7 +5,7 @@
     ├── InvalidWorkflow  WorkflowNotRegistered  StepNotRegistered  WorkflowRaised
     ├── InvalidTransition  NonDeterministic  DuplicateId  WorkflowStuck  ForeignAwaitError
     ├── HookDisposed  WorkflowFailed  EndTimedOut
-    ├── ReplayLimitExceeded  HistoryLimitExceeded
+    ├── ReplayLimitExceeded  HistoryLimitExceeded  DriveLost
     ├── HookTokenNotFound  HookTokenConflict  HookConflict
     ├── InvalidRuntimeBuildId  RuntimeBuildUnavailable  RuntimeBuildRouteNotFound
     ├── InvalidWorkerConfiguration  QueueBackpressure  TaskLeaseLost  TaskSetAside
@@ -36,7 +36,7 @@ from perdure.transition_rules import RULES
 # One name a line would be a tenth of this file.
 # fmt: off
 __all__ = [
-    "CallFromLoopThread", "CallFromOwnStep", "DuplicateId", "EndTimedOut", "EngineClosed", "EngineElsewhere",
+    "CallFromLoopThread", "CallFromOwnStep", "DriveLost", "DuplicateId", "EndTimedOut", "EngineClosed", "EngineElsewhere",
     "EventConflict", "FlowError", "ForeignAwaitError", "HistoryLimitExceeded", "HookConflict", "HookDisposed",
     "HookTokenConflict", "HookTokenNotFound", "InvalidRunId", "InvalidRuntimeBuildId", "InvalidTransition",
     "InvalidWorkerConfiguration", "InvalidWorkflow", "LeaseHeld", "LeaseLost", "NonDeterministic", "NonRetryable",
@@ -357,8 +357,7 @@ class EndTimedOut(FlowError):
 
 
 class ReplayLimitExceeded(FlowError):
-    """The workflow answered itself `limit` times in a row without opening work, or `limit` commits in a row met a
-    conflict (R6)."""
+    """The workflow answered itself `limit` times in a row, opening no work, or `limit` commits in a row met a conflict (R6)."""
 
     code = "replay_limit_exceeded"
 
@@ -387,6 +386,20 @@ class HistoryLimitExceeded(FlowError):
         return (
             f"run {self.run_id!r} would have more than {self.limit} events; raise max_history_events or split the work"
         )
+
+
+class DriveLost(FlowError):
+    """The process that drove the run ended without giving it back: the last of `failures` failures in a row (R44)."""
+
+    code = "drive_lost"
+
+    def __init__(self, run_id: str, failures: int) -> None:
+        super().__init__(run_id, failures)
+        self.run_id: str | None = run_id
+        self.failures = failures
+
+    def __str__(self) -> str:
+        return f"run {self.run_id!r}: {self.failures} drives failed in a row, and the last one's process ended without a word"
 
 
 class HookTokenNotFound(FlowError):
@@ -609,6 +622,10 @@ class StoreRefusal(FlowError):
 
     code = "store_refusal"
 
+    def __init__(self, run_id: str, *fields: object) -> None:
+        super().__init__(run_id, *fields)
+        self.run_id: str | None = run_id
+
 
 class EventConflict(StoreRefusal):
     """Another writer was first: the run's last sequence is not the expected one. Nothing was written."""
@@ -617,7 +634,6 @@ class EventConflict(StoreRefusal):
 
     def __init__(self, run_id: str, expected_sequence: int, actual_sequence: int) -> None:
         super().__init__(run_id, expected_sequence, actual_sequence)
-        self.run_id: str | None = run_id
         self.expected_sequence, self.actual_sequence = expected_sequence, actual_sequence
 
     def __str__(self) -> str:
@@ -629,10 +645,6 @@ class LeaseLost(StoreRefusal):
 
     code = "lease_lost"
 
-    def __init__(self, run_id: str) -> None:
-        super().__init__(run_id)
-        self.run_id: str | None = run_id
-
     def __str__(self) -> str:
         return f"the lease of run {self.run_id!r} was taken over by another worker"
 
@@ -641,10 +653,6 @@ class LeaseHeld(StoreRefusal):
     """Another owner's lease of the run is live (R2)."""
 
     code = "lease_held"
-
-    def __init__(self, run_id: str) -> None:
-        super().__init__(run_id)
-        self.run_id: str | None = run_id
 
     def __str__(self) -> str:
         return f"run {self.run_id!r} is being driven by another worker"

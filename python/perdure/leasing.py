@@ -15,6 +15,7 @@ import orjson
 
 from perdure.effects import Commit, Opening
 from perdure.errors import (
+    DriveLost,
     EngineClosed,
     FlowError,
     HookTokenConflict,
@@ -46,9 +47,9 @@ _DOUBT: Final = 20
 """The part of a TTL by which two readings of the store's clock may differ for us."""
 _UNCOUNTED: Final = (
     *(NonDeterministic, LeaseLost, LeaseHeld, OutcomeUnknown, EngineClosed),
-    *(StepNotRegistered, WorkflowNotRegistered),
+    *(StepNotRegistered, WorkflowNotRegistered, DriveLost),
 )
-"""Ends of a drive that are no failures of the run (R44)."""
+"""Ends of a drive that are no failures of the run, or that were counted before (R44)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +102,12 @@ class Leasing:
     def give_back(self, epoch: int) -> Lease:
         return Lease(self.owner, self.ttl_ns, epoch=epoch, after="free")
 
+    def lost(self) -> Lease:
+        """Counts the failure of a drive whose owner let its lease expire, and leaves the run free: as a failure that claims
+        first, without a back-off. Whether the run is held is then the next drive's affair (R44)."""
+        claim = Lease(self.owner, self.ttl_ns, claim="firm", after="fail")
+        return replace(claim, counted=True, may_hold=False)
+
     def renews(self, expires_ns: int, now: int) -> bool:
         """Whether a commit at `now` renewed a lease that expired then: less than half was left, as the store judges it."""
         return microseconds(expires_ns) < renewal_from(self.ttl_ns, now)
@@ -112,10 +119,10 @@ class Leasing:
     # -- holds -----------------------------------------------------------------------------------------------------
 
     async def with_hold(self, lease: Lease, reads: Reads, error: FlowError, worker: bool) -> Lease:
-        """The hold of a drift rides on the release (R43); a direct call of an engine without a build raises without
-        holding, a worker always holds, or it would claim the run again at once."""
-        drifted = isinstance(error, NonDeterministic) and (worker or self.build is not None)
-        if lease.after == "keep" or not drifted:
+        """The hold of a drift, or of a run that drives are lost over, rides on the release (R43, R44); a direct call of an engine
+        without a build raises without holding, a worker always holds, or it would claim the run again at once."""
+        holds = isinstance(error, NonDeterministic) and (worker or self.build is not None)
+        if lease.after == "keep" or not (holds or isinstance(error, DriveLost)):
             return lease
         return replace(lease, hold=await self._hold(reads, error))
 
@@ -134,7 +141,9 @@ class Leasing:
                 known = None
             builds |= set(orjson.loads(known).get("builds", ()) if known else ())
         name, version = reads.workflow
-        reason = {}
+        code, reason = error.code, dict[str, object]()
+        if isinstance(error, DriveLost):
+            code, reason = "failing", {"failures": error.failures}
         if isinstance(error, NonDeterministic):  # ids and places only: values never leave the error (R60)
             reason = {
                 "kind": error.kind,
@@ -144,7 +153,7 @@ class Leasing:
                 "path": error.path,
             }
         hold = {
-            "code": error.code,
+            "code": code,
             "reason": reason,
             "workflow": name,
             "version": version,

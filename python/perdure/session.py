@@ -42,7 +42,7 @@ from perdure.errors import (
 )
 from perdure.kernel import Batch, Kernel, Run, View
 from perdure.leasing import Leasing
-from perdure.stores.base import Append, Claimed, Committed, FlowEventStore, Lease
+from perdure.stores.base import Append, Claimed, Committed, FlowEventStore, Lease, LeaseState
 
 __all__ = ["ActiveDrive", "Session", "Shell"]
 
@@ -451,7 +451,7 @@ class Session:
             case Release(keys, ended):
                 active.attempts.release(keys, ended=ended)
             case Look():
-                return await self._look()
+                return await self._look(active.opening.worker)
             case Failed(error):
                 await leasing.hold_without_lease(active.drive.run, error)
             case Load(after):
@@ -461,15 +461,28 @@ class Session:
                     return b""
         return None
 
-    async def _look(self) -> Standing:
+    async def _look(self, worker: bool) -> Standing:
         leasing = self._shell.leasing
         state = await self.patiently(lambda: self._shell.store.lease(self.run_id))
+        if state.live and state.owner not in (None, leasing.owner) and leasing.is_dead(state.owner or ""):
+            await self._shell.store.void(state.owner or "")
+            state = await self.patiently(lambda: self._shell.store.lease(self.run_id))
         held = state.live and state.owner != leasing.owner
-        if held and state.owner is not None and leasing.is_dead(state.owner):
-            await self._shell.store.void(state.owner)
-            held = False
+        failures = await self._lost(state) if worker and leasing.enabled and not state.live else 0
         marked = bool(state.hold or state.failures or state.not_before)
-        return Standing(held, state.parked_sequence, marked)
+        return Standing(held, state.parked_sequence, marked or failures > 0, failures)
+
+    async def _lost(self, state: LeaseState) -> int:
+        """How many drives in a row have failed, if the last one's owner never gave the run back; 0 else. Of one that is dead that
+        was counted when its lease was voided, of one whose lease has just expired it is here (R44)."""
+        if state.owner in (None, self._shell.leasing.owner) or self.run is None:
+            return state.failures if state.not_before == 0 else 0
+        nothing = self.run.stage([], self.clock()).append(b"")
+        try:
+            (answer,) = await self._shell.store.commit([Append(nothing, self._shell.leasing.lost())])
+        except StoreError:  # the drive will meet it too
+            return 0
+        return state.failures + 1 if isinstance(answer, Committed) else 0
 
     async def _check_lease(self, active: ActiveDrive, renew: bool) -> None:
         """Nothing is launched under a lease that was lost or may have expired, however late an answer came (R2)."""

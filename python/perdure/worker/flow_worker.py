@@ -12,6 +12,7 @@ from typing import Any, Final, Self
 
 from perdure.engine import FlowEngine
 from perdure.errors import (
+    DriveLost,
     EngineClosed,
     FlowError,
     LeaseLost,
@@ -307,6 +308,8 @@ class FlowWorker:
             _log.debug("the drive of run %s was ended and its lease given back", call.run_id)
         except LeaseLost:
             _log.warning("run %s went to another worker while this one drove it", call.run_id)
+        except DriveLost as error:
+            _log.warning("%s; it is held until it is released", error)
         except FlowError as error:
             held = "; it is held until it is released" if isinstance(error, NonDeterministic) else ""
             _log.warning("the drive of run %s failed: %s%s", call.run_id, error.for_logs, held)

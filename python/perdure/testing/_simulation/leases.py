@@ -22,7 +22,7 @@ __all__ = ["LeaseBooks"]
 _NOT_COUNTED: Final = frozenset(
     {
         *(errors.NonDeterministic, errors.LeaseLost, errors.LeaseHeld, errors.OutcomeUnknown, errors.EngineClosed),
-        *(errors.StepNotRegistered, errors.WorkflowNotRegistered),
+        *(errors.StepNotRegistered, errors.WorkflowNotRegistered, errors.DriveLost),
     }
 )
 _LEFT_ALONE_NS: Final = 1_000_000_000
@@ -145,14 +145,13 @@ class LeaseBooks:
         if worker and isinstance(error, errors.StepNotRegistered):
             self._lacking[party.owner, run_id] = self._medium.clock()
         drifted = isinstance(error, errors.NonDeterministic) and (worker or party.build is not None)
-        if drifted != (lease.hold is not None):
-            self._fail(
-                "R43", f"{party.name}: a drift of run {run_id} is released {'without' if drifted else 'with'} a hold"
-            )
+        holds = drifted or isinstance(error, errors.DriveLost)
+        if holds != (lease.hold is not None):
+            self._fail("R43", f"{party.name} releases run {run_id} {'without' if holds else 'with'} a hold")
         caused = hold_builds(lease.hold)
         if caused is not None and not caused >= {b for b in (*(before or ()), party.build) if b is not None}:
             self._fail(
-                "R43", f"run {run_id}: the hold names {set(caused)}, before it {before}, and {party.build} drifted"
+                "R43", f"run {run_id}: the hold names {set(caused)}, before it {before}, and {party.build} failed"
             )
 
 

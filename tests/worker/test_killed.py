@@ -1,0 +1,173 @@
+"""A run whose step kills the process that drives it: nobody is left to count, so those who take the run over do (R44)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import perdure
+from perdure import FlowEngine, FlowWorker
+from perdure.errors import DriveLost
+from perdure.stores.base import FlowEventStore
+from perdure.tasks import Ack, DriveRun, handle
+from worker.child import address_of
+from worker.kit import chain
+
+MODULE = """
+import os, signal, sys
+from datetime import timedelta
+from pathlib import Path
+from perdure import BlockingFlowEngine, Flow, FlowEngine, FlowWorker, RuntimeCommand, StepContext, WorkflowContext
+import asyncio
+
+flow = Flow()
+
+@flow.step
+def deadly() -> str:
+    with Path("ran").open("a") as ran:
+        ran.write("x")
+    if not Path("mended").exists():
+        os.kill(os.getpid(), signal.SIGKILL)
+    return "alive"
+
+@flow.step
+def once(context: StepContext) -> str:
+    mark = Path(f"once-{context.step_id}")
+    if not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return context.step_id
+
+@flow.step
+def harmless() -> str:
+    return "done"
+
+@flow.workflow("deadly")
+def kills(ctx: WorkflowContext) -> RuntimeCommand:
+    return ctx.complete(ctx.step_output("s")) if ctx.step_completed("s") else ctx.schedule_step("s", deadly)
+
+@flow.workflow("advancing")
+def advances(ctx: WorkflowContext) -> RuntimeCommand:
+    for step_id in "abcde":
+        if not ctx.step_completed(step_id):
+            return ctx.schedule_step(step_id, once)
+    return ctx.complete("through")
+
+@flow.workflow("harmless")
+def does_not(ctx: WorkflowContext) -> RuntimeCommand:
+    return ctx.complete() if ctx.step_completed("s") else ctx.schedule_step("s", harmless)
+
+async def main(store: str, ttl: float) -> None:
+    async with FlowEngine(flow, store, max_failures=3, lease_ttl=timedelta(seconds=ttl)) as engine:
+        if ttl < 100:  # as on another host, where nobody can see that the owner is dead
+            object.__setattr__(engine.leasing, "is_dead", lambda owner: False)
+        await FlowWorker(engine, poll=timedelta(milliseconds=100)).run_until_idle()
+        while any(not run.terminal and run.hold is None for run in (await engine.store.runs()).runs):
+            await FlowWorker(engine, poll=timedelta(milliseconds=100)).run_until_idle()
+            await asyncio.sleep(0.05)
+
+if __name__ == "__main__":
+    import logging
+    logging.basicConfig(level="WARNING")
+    asyncio.run(main(sys.argv[1], float(sys.argv[2])))
+"""
+
+
+async def work(store: FlowEventStore, folder: Path, ttl: float) -> tuple[int, str]:
+    """One worker process, until it has nothing more to do or dies: its status and what it logged."""
+    (folder / "deadly.py").write_text(MODULE)
+    environment = os.environ | {"PYTHONPATH": str(Path(perdure.__file__).parents[1])}
+    command = [sys.executable, "deadly.py", address_of(store), str(ttl)]
+    ended = await asyncio.to_thread(
+        subprocess.run, command, env=environment, cwd=folder, capture_output=True, text=True, timeout=120
+    )
+    return ended.returncode, ended.stderr
+
+
+async def submit(store: FlowEventStore, *names: str) -> None:
+    for name in names:
+        module: dict[str, object] = {"__name__": "deadly"}
+        exec(compile(MODULE, "deadly.py", "exec"), module)  # noqa: S102 - the module that the processes import
+        async with FlowEngine(module["flow"], store) as engine:  # type: ignore[arg-type]  # it is a Flow
+            await engine.submit(name, run_id=name)
+
+
+@pytest.mark.parametrize("ttl", [3600.0, 0.6], ids=["voided", "expired"])
+async def test_a_step_that_kills_its_process_is_held_and_others_go_on(
+    shared: FlowEventStore, tmp_path: Path, ttl: float
+) -> None:
+    await submit(shared, "deadly")
+    for _ in range(3):
+        status, told = await work(shared, tmp_path, ttl)
+        assert status == -9, told
+    assert len((tmp_path / "ran").read_text()) == 3
+    await submit(shared, "harmless")
+    status, told = await work(shared, tmp_path, ttl)
+    assert status == 0, told
+    assert "3 drives failed in a row, and the last one's process ended without a word; it is held" in told
+    assert len((tmp_path / "ran").read_text()) == 3
+    runs = {run.run_id: run for run in (await shared.runs()).runs}
+    assert runs["harmless"].status == "completed"
+    hold = json.loads(runs["deadly"].hold or "{}")
+    assert (hold["code"], hold["reason"], hold["workflow"], hold["builds"]) == (
+        "failing",
+        {"failures": 3},
+        "deadly",
+        [],
+    )
+    state = await shared.lease("deadly")
+    assert (state.owner, state.failures, state.claim_at) == (None, 3, None)
+    (tmp_path / "mended").touch()
+    environment = os.environ | {"PYTHONPATH": str(Path(perdure.__file__).parents[1])}
+    release = [sys.executable, "-m", "perdure", "release", "deadly", "--store", address_of(shared)]
+    await asyncio.to_thread(subprocess.run, release, env=environment, check=True, capture_output=True, timeout=60)
+    assert (await work(shared, tmp_path, ttl))[0] == 0
+    assert (await shared.summary()).completed_runs == 2
+
+
+async def test_a_run_that_makes_progress_between_kills_is_not_held(shared: FlowEventStore, tmp_path: Path) -> None:
+    await submit(shared, "advancing")
+    statuses = [(await work(shared, tmp_path, 3600.0))[0] for _ in range(6)]
+    assert statuses == [-9] * 5 + [0]
+    assert (await shared.summary()).completed_runs == 1
+    assert (await shared.lease("advancing")).failures == 0
+
+
+async def lose(store: FlowEventStore, run_id: str, ttl_ns: int = 1) -> None:
+    """A worker claims the run and is never heard of again."""
+    assert [run.run_id for run in await store.claim(f"gone {os.urandom(4).hex()}", 1, ttl_ns=ttl_ns)] == [run_id]
+    await asyncio.sleep(0.001)
+
+
+async def test_a_task_counts_the_drives_that_were_lost_before_it(store: FlowEventStore) -> None:
+    """A lease that expired is counted by the task that takes the run over, and the last one holds it."""
+    ran: list[str] = []
+    async with FlowEngine(chain(1, lambda context: ran.append(context.step_id)), store, max_failures=3) as engine:
+        await engine.submit("chain", run_id="r")
+        for _ in range(3):
+            await lose(store, "r")
+        outcome = await handle(engine, DriveRun("r"))
+        assert isinstance(outcome.error, DriveLost)
+        assert (outcome.error.failures, outcome.disposition, ran) == (3, Ack(), [])
+        state = await store.lease("r")
+        assert (json.loads(state.hold or "{}")["code"], state.failures, state.owner) == ("failing", 3, None)
+        await engine.release_hold("r")
+        await lose(store, "r")
+        outcome = await handle(engine, DriveRun("r"))
+        assert (outcome.error, outcome.disposition, ran) == (None, Ack(), ["s0"])
+        assert (await engine.snapshot("r")).status == "completed"
+
+
+async def test_a_worker_drives_a_run_that_was_lost_less_often(store: FlowEventStore) -> None:
+    async with FlowEngine(chain(1), store, max_failures=3) as engine:
+        await engine.submit("chain", run_id="r")
+        await lose(store, "r")
+        await lose(store, "r")
+        await FlowWorker(engine).run_until_idle()
+        assert (await engine.snapshot("r")).status == "completed"
