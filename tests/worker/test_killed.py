@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import perdure
-from perdure import FlowEngine, FlowWorker
+from perdure import FlowEngine, FlowWorker, RuntimeBuildCompatibility
 from perdure.errors import DriveLost
 from perdure.stores.base import FlowEventStore
 from perdure.tasks import Ack, DriveRun, handle
@@ -169,5 +169,23 @@ async def test_a_worker_drives_a_run_that_was_lost_less_often(store: FlowEventSt
         await engine.submit("chain", run_id="r")
         await lose(store, "r")
         await lose(store, "r")
+        await FlowWorker(engine).run_until_idle()
+        assert (await engine.snapshot("r")).status == "completed"
+
+
+async def test_a_build_that_is_lost_over_a_held_run_is_named_in_its_hold_too(store: FlowEventStore) -> None:
+    """R43: the first try of a build drives a run that others failed on, whatever the count; one that is lost ends there."""
+    hold = json.dumps({"code": "failing", "reason": {"failures": 1}, "builds": ["v1"]})
+    v2 = RuntimeBuildCompatibility("v2", accept_unpinned=True)
+    async with FlowEngine(chain(1), store, max_failures=1, builds=v2) as engine:
+        await engine.submit("chain", run_id="r")
+        assert await store.set_hold("r", hold, expected_sequence=1)
+        assert [run.failures for run in await store.claim_held("gone", 1, build="v2", ttl_ns=1)] == [0]
+        await asyncio.sleep(0.001)
+        await FlowWorker(engine).run_until_idle()
+        held = json.loads((await store.lease("r")).hold or "{}")
+        assert (held["code"], held["reason"], held["builds"]) == ("failing", {"failures": 1}, ["v1", "v2"])
+    v3 = RuntimeBuildCompatibility("v3", accept_unpinned=True)
+    async with FlowEngine(chain(1), store, max_failures=1, builds=v3) as engine:
         await FlowWorker(engine).run_until_idle()
         assert (await engine.snapshot("r")).status == "completed"

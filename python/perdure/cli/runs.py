@@ -209,7 +209,7 @@ def _lease(lease: LeaseState) -> dict[str, object]:
         "epoch": lease.epoch,
         "process": None if lease.owner is None else pid_of(lease.owner),
         "failures": lease.failures,
-        "not_before": _time(lease.not_before),
+        "not_before": _time(lease.not_before or None),
         "hold": None if lease.hold is None else _hold(lease.hold),
     }
 
