@@ -24,6 +24,8 @@ __all__ = ["Checkpointer"]
 _log = logging.getLogger("perdure")
 _LOOK_SECONDS: Final = 0.1
 _EVERY_SECONDS: Final = 1.0
+_AGAIN_SECONDS: Final = 0.2
+"""From a try that met an old reader to the next: readers who come and go leave short gaps."""
 _MEBIBYTE: Final = 1024 * 1024
 _GROWN: Final = 4 * _MEBIBYTE
 _LONG: Final = 32 * _MEBIBYTE
@@ -152,7 +154,7 @@ class Checkpointer:
             finally:
                 self._turns.release()
             if frames != copied:
-                self._read_until = monotonic() + _EVERY_SECONDS
+                self._read_until = monotonic() + _AGAIN_SECONDS
         self._last = beginning, frames
         self._seen = state if frames == copied else (size, 0)
 
