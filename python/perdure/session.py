@@ -464,8 +464,9 @@ class Session:
     async def _look(self, worker: bool) -> Standing:
         leasing = self._shell.leasing
         state = await self.patiently(lambda: self._shell.store.lease(self.run_id))
-        if state.live and state.owner not in (None, leasing.owner) and leasing.is_dead(state.owner or ""):
-            await self._shell.store.void(state.owner or "")
+        owner = state.owner
+        if state.live and owner is not None and owner != leasing.owner and leasing.is_dead(owner):
+            await self._shell.store.void(owner)
             state = await self.patiently(lambda: self._shell.store.lease(self.run_id))
         held = state.live and state.owner != leasing.owner
         failures = await self._lost(state) if worker and leasing.enabled and not state.live else 0
