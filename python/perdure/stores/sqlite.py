@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import sqlite3
 import time
@@ -272,8 +271,9 @@ class SqliteEventStore(SqliteRetention):
 
     async def last_sequences(self, run_ids: Collection[str]) -> dict[str, int]:
         """As `FlowEventStore.last_sequences`."""
-        wanted = json.dumps(list(run_ids), ensure_ascii=False)
-        return dict(await self._read(lambda connection: connection.execute(LAST_SEQUENCES, (wanted,)).fetchall()))
+        return dict(
+            await self._read(lambda db: db.execute(LAST_SEQUENCES, (sqlite_claims.one_value(run_ids),)).fetchall())
+        )
 
     async def void(self, owner: str) -> int:
         """As `FlowEventStore.void`."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import islice
 from typing import Final
 
 from perdure.errors import LeaseLost, RunNotFound
+from perdure.payload import encode
 from perdure.stores import leases
 from perdure.stores.base import Claimed
 from perdure.stores.leases import UNKNOWN, Columns, RunState, Wanted
@@ -22,6 +22,7 @@ __all__ = [
     "held_query",
     "known_state",
     "next_query",
+    "one_value",
     "outlook_of",
     "outlook_query",
     "owned",
@@ -113,10 +114,16 @@ def _wanted_terms(wanted: Wanted) -> tuple[str, list[object]]:
         terms.append(f"(build IN ({', '.join('?' * len(named))}){unpinned})")
         values += named
     if wanted.besides:
-        # One value however many they are: SQLite binds 32,766 at most.
         terms.append("run_id NOT IN (SELECT value FROM json_each(?))")
-        values.append(json.dumps(list(wanted.besides), ensure_ascii=False))
+        values.append(one_value(wanted.besides))
     return " AND ".join(terms), values
+
+
+def one_value(run_ids: Collection[str]) -> str:
+    """Ids for `json_each`, however many: SQLite binds 32,766 values at most. Raises `UnicodeEncodeError`, as binding them
+    would, for what is no text."""
+    "".join(run_ids).encode()
+    return encode(list(run_ids)).decode()
 
 
 def claim(connection: sqlite3.Connection, owner: str, k: int, wanted: Wanted, ttl_ns: int, now: int) -> list[Claimed]:
