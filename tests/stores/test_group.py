@@ -82,12 +82,8 @@ def test_a_loop_that_was_about_to_write_when_another_thread_closed_writes_nothin
     executor, loops = ThreadPoolExecutor(1), ThreadPoolExecutor(2)
     committer = GroupCommitter(medium.write, executor, "the test store", turns)
     committer._on_a_loop = cast(Any, turns)  # where it waits to write
-
-    async def commit_late() -> None:
-        committer._alone = id(asyncio.current_task())  # the last group was its call
-        await committer.commit([batch("late")])
-
-    late = loops.submit(lambda: asyncio.run(commit_late()))
+    committer._alone = "late"  # the last group was a call of this run
+    late = loops.submit(lambda: asyncio.run(_as_coroutine(committer.commit([batch("late")]))))
     assert turns.about_to.wait(30)
     queued = loops.submit(lambda: asyncio.run(_as_coroutine(committer.commit([batch("queued")]))))
     while not committer._queue:

@@ -27,17 +27,16 @@ Answer = Committed | FlowError
 _MOST_ON_A_LOOP: Final = 128
 """Calls; a larger group would keep the loop from its other work for too long."""
 _IN_A_ROW: Final = 4
-"""Commits of a task without company before the loop has its turn."""
+"""Commits of a run without company before the loop has its turn."""
 
 
 class _Caller:
     """Where an answer is awaited."""
 
-    __slots__ = ("future", "loop", "task")
+    __slots__ = ("future", "loop")
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
-        self.task = id(asyncio.current_task())
         self.future: asyncio.Future[Any] = self.loop.create_future()
 
 
@@ -121,8 +120,8 @@ class GroupCommitter:
         self._here: asyncio.AbstractEventLoop | None = None
         """The loop that is about to write what is queued."""
         self._on_a_loop = Lock()
-        self._alone = 0
-        """The id of the task whose call was the last group by itself: its next one goes out without waiting for company."""
+        self._alone: str | None = None
+        """The run whose call was the last group by itself: its next one goes out without waiting for company."""
         self._in_a_row = 0
         """Commits that went out at once since the loop had its turn."""
         self._closed = False
@@ -137,7 +136,7 @@ class GroupCommitter:
         A caller cancelled before its group began has written nothing; one cancelled later may have.
         """
         check_call(appends)
-        if self._alone == id(asyncio.current_task()) and (given := self._at_once(appends)) is not None:
+        if appends and self._alone == appends[0].batch.run_id and (given := self._at_once(appends)) is not None:
             self._in_a_row += 1
             if self._in_a_row >= _IN_A_ROW:
                 self._in_a_row = 0
@@ -226,7 +225,9 @@ class GroupCommitter:
                 self._executor.submit(self._drain)
                 return
             outcomes = self._written()
-            self._alone = outcomes[0][0].task if len(outcomes) == 1 else 0
+            self._alone = None
+            if len(outcomes) == 1 and isinstance(call := outcomes[0][0], _Call) and call.run_ids:
+                self._alone = call.run_ids[0]
             here = asyncio.get_running_loop()
             if all(caller.loop is here for caller, _ in outcomes):
                 _deliver(outcomes)
