@@ -195,9 +195,7 @@ class JsonlWriter:
             return
         began = time.perf_counter()
         try:
-            self._folder.sync_files([file.descriptor for file in written])
-            if any(file.created for file in written):
-                self._folder.sync()
+            self._sync(written)
         except OSError as error:
             raise self._unknown(error) from None
         self._pace.took(time.perf_counter() - began)
@@ -208,11 +206,14 @@ class JsonlWriter:
                 os.ftruncate(file.descriptor, file.before)
                 if file.created:
                     self._folder.file(file.run_id, ".jsonl").unlink()
-            self._folder.sync_files([file.descriptor for file in written])
-            if any(file.created for file in written):
-                self._folder.sync()
+            self._sync(written)
         except OSError as error:
             raise self._unknown(error) from None
+
+    def _sync(self, written: list[_Written]) -> None:
+        self._folder.sync_files([file.descriptor for file in written])
+        if any(file.created for file in written):
+            self._folder.sync()
 
     def _unwritten(self, error: OSError | StoreError, answers: dict[str, Answer]) -> StoreError:
         detail = (
