@@ -120,15 +120,22 @@ async def test_a_claim_that_finds_nothing_to_do(store: FlowEventStore) -> None:
 
 
 async def test_a_drive_that_fails(store: FlowEventStore) -> None:
+    """The claim and the commit that counts the failure. The back-off it draws may be over at once, so the worker is stopped
+    before it could claim the run again."""
+    workers: list[FlowWorker] = []
+
     def ask(ctx: WorkflowContext) -> RuntimeCommand:
+        workers[0].stop()
         raise RuntimeError("a bug")
 
     counting: Any = CountingStore(store)
     async with FlowEngine(one_workflow(ask), counting, poll_interval=SELDOM) as engine:
         await engine.submit("flow", run_id="r")
         counted(counting)
-        await FlowWorker(engine).run_until_idle()
+        workers.append(FlowWorker(engine))
+        await workers[0].run_until_idle()
         assert counted(counting) == {"claim": 1, "commit": 1}
+        assert (await store.lease("r")).failures == 1
 
 
 # -- idle workers --------------------------------------------------------------------------------------------------------------
