@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
-from scenarios.kit import TOKEN, Crash, WatchedStore, World, raising, stored
+from scenarios.kit import TOKEN, Crash, WatchedStore, World, hurry, raising, stored
 
 from perdure import (
     Flow,
@@ -203,13 +203,27 @@ async def test_an_unknown_outcome_met_by_another_writer(stored_world: World, wri
     assert sorted(events) == sorted([*ONE_STEP, "run_progress_recorded seen"])
 
 
+PATIENCE = timedelta(seconds=30)
+"""Far more than a machine stands still; a test that wants it to end says when."""
+
+
+def patience_is_over() -> None:
+    hurry(PATIENCE.total_seconds())
+
+
 async def test_patience_ends(stored_world: World) -> None:
     """R1: after `store_patience` the error is raised without another commit; the run goes on when the store is back."""
     store = WatchedStore(stored_world.store)
     for number in range(2, 9):
         store.before[number] = raising(StoreUnavailable("the disk is full"))
+
+    async def last() -> None:
+        patience_is_over()
+        raise StoreUnavailable("the disk is full")
+
+    store.before[3] = last
     calls: list[str] = []
-    async with stored_world.engine(in_row(1, calls), store, store_patience=timedelta(milliseconds=60)) as engine:
+    async with stored_world.engine(in_row(1, calls), store, store_patience=PATIENCE) as engine:
         with pytest.raises(StoreUnavailable) as refused:
             await engine.start("flow", run_id="r")
         assert refused.value.run_id == "r"
@@ -221,15 +235,17 @@ async def test_patience_ends(stored_world: World) -> None:
 
 
 class _AwayAtFirst(WatchedStore):
-    """A store that is away for its first reads of histories."""
+    """A store that is away for its first reads of histories. All patience is over during the one that leaves `late` of them."""
 
-    def __init__(self, inner: FlowEventStore, reads: int) -> None:
+    def __init__(self, inner: FlowEventStore, reads: int, late: int = -1) -> None:
         super().__init__(inner)
-        self.refusals = reads
+        self.refusals, self.late = reads, late
 
     async def history(self, run_id: str, after: int = 0) -> bytes:
         if self.refusals:
             self.refusals -= 1
+            if self.refusals == self.late:
+                patience_is_over()
             raise StoreUnavailable("nobody answers")
         return await self.inner.history(run_id, after)
 
@@ -242,16 +258,15 @@ async def test_the_first_read_of_a_call_is_as_patient_as_its_commit(stored_world
         await engine.start("flow", run_id="r")
     assert (store.refusals, store.commits) == (0, 2)
     assert await stored(stored_world.store, "r") == ONE_STEP
-    store = _AwayAtFirst(stored_world.store, 9)
-    async with stored_world.engine(flow, store, store_patience=timedelta(milliseconds=60)) as engine:
+    store = _AwayAtFirst(stored_world.store, 9, late=6)
+    async with stored_world.engine(flow, store, store_patience=PATIENCE) as engine:
         with pytest.raises(StoreUnavailable) as refused:
             await engine.start("flow", run_id="r")
         assert refused.value.run_id == "r"
-        left = store.refusals
-        assert left < 8
+        assert store.refusals == 6
         with pytest.raises(StoreUnavailable):
             await engine.snapshot("r")
-        assert store.refusals == left - 1
+        assert store.refusals == 5
 
 
 async def test_a_call_of_unknown_outcome_is_settled_too(stored_world: World) -> None:
