@@ -218,5 +218,5 @@ async def test_an_async_step_that_drives_its_own_run() -> None:
     def workflow(ctx: WorkflowContext) -> RuntimeCommand:
         return ctx.cancel() if ctx.cancellation_request() else ctx.schedule_step("a", meddle, ctx.run_id)
 
-    async with FlowEngine(made) as engine, asyncio.timeout(10):
+    async with FlowEngine(made) as engine, asyncio.timeout(60):
         assert (await engine.run("w", run_id="r")).status == "cancelled"

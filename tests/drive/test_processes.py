@@ -14,7 +14,7 @@ from perdure import BlockingFlowEngine, Flow, RuntimeCommand, StepContext, Workf
 from perdure.kernel import KernelName
 from perdure.stores import SqliteEventStore
 
-PATIENCE = 20
+PATIENCE = 120
 
 HEAD = """
 import os, signal, sys, threading, time
