@@ -11,7 +11,8 @@ from scenarios.kit import Clock
 
 from dispatch.kit import STORES, Place
 
-_PATIENCE_SECONDS = 30
+_PATIENCE_SECONDS = 150
+"""For a busy machine, and for the first test of a process, which starts the server in its time."""
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -410,7 +410,8 @@ async def test_a_task_joined_to_a_direct_call_is_counted(memory: Place) -> None:
         while not await memory.store.last_sequences(["r"]):  # noqa: ASYNC110 - nobody but the store knows
             await asyncio.sleep(0)
         task = asyncio.create_task(handle(engine, DriveRun("r")))
-        await asyncio.sleep(0.01)
+        while [active.waiters for active in engine.active_drives] != [2]:  # noqa: ASYNC110 - the engine counts its callers
+            await asyncio.sleep(0)
         gate.set()
         assert (await task).disposition == Ack()
         await raised(WorkflowRaised, direct)
