@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import operator
-import traceback
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, cast
 
 from perdure.attempts import plan_of
 from perdure.codec import Coding, check_plain
@@ -18,11 +16,9 @@ from perdure.flow import FlowRuntime, WorkflowInvocation
 from perdure.keeping import KeptCoroutine
 from perdure.kernel import Reads
 from perdure.model import Envelope, WorkflowSpec
-from perdure.outcome import brief
+from perdure.outcome import brief, where_raised
 
 __all__ = ["RuntimeProgram", "spec_of"]
-
-_PACKAGE: Final = str(Path(__file__).parent)
 
 
 class RuntimeProgram:
@@ -116,12 +112,3 @@ def spec_of(runtime: FlowRuntime, workflow: str | WorkflowSpec | Callable[..., A
     if look_up is None:
         raise WorkflowNotRegistered(str(workflow), "?")
     return cast(WorkflowSpec, look_up(workflow))
-
-
-def where_raised(error: BaseException) -> str | None:
-    """`file:line in function` of the innermost frame that is not ours: the user's line."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(_PACKAGE)]
-    if not frames:
-        return None
-    last = frames[-1]
-    return f"{last.filename}:{last.lineno} in {last.name}"

@@ -9,14 +9,21 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from functools import partial
 from typing import Final, cast
 
 from perdure.codec import Coding, PayloadPlace
 from perdure.effects import Attempt, Outcome
 from perdure.errors import RetryAfter
 from perdure.flow import FlowRuntime, StepInvocation
-from perdure.outcome import completed_outcome, failure_outcome, suggested_ms, timeout_outcome
+from perdure.outcome import (
+    completed_outcome,
+    failure_outcome,
+    suggested_ms,
+    timeout_outcome,
+    timeout_text,
+    where_raised,
+)
+from perdure.payload import encode
 from perdure.step import StepContext, StepPlan
 from perdure.threads import StepThreads
 
@@ -119,7 +126,7 @@ class Attempts:
         self.threads.submit(work)
 
     async def _run_async(self, live: _Live, invocation: StepInvocation) -> None:
-        result: bytes | BaseException
+        result: Outcome | BaseException
         STEP_OF.set(self.run_id)
         self._arm(live)
         try:
@@ -137,7 +144,7 @@ class Attempts:
             result = error
         self._finish(live, result)
 
-    def _result_of(self, invocation: StepInvocation) -> bytes | BaseException:
+    def _result_of(self, invocation: StepInvocation) -> Outcome | BaseException:
         outer = STEP_OF.set(self.run_id)
         try:
             return self._completed(self.runtime.run_step(self._plain(invocation)), invocation)
@@ -155,19 +162,23 @@ class Attempts:
         place = PayloadPlace(self.run_id, "step_input", invocation.step_id)
         return replace(invocation, input=self.coding.decode(invocation.input, place))
 
-    def _completed(self, value: object, invocation: StepInvocation) -> bytes:
-        if self.coding is None:
-            return completed_outcome(value, self.record_tracebacks)
-        place = PayloadPlace(self.run_id, "step_output", invocation.step_id)
-        return completed_outcome(value, self.record_tracebacks, partial(self.coding.encode, place=place))
+    def _completed(self, value: object, invocation: StepInvocation) -> Outcome:
+        """Raises `Serialization` for what cannot be stored, a final failure of the attempt (R15)."""
+        output = encode(value)
+        if self.coding is not None:
+            output = self.coding.encode(output, PayloadPlace(self.run_id, "step_output", invocation.step_id))
+        return Outcome(invocation.step_id, invocation.attempt, completed_outcome(output))
 
-    def _failure(self, error: BaseException, invocation: StepInvocation) -> bytes:
+    def _failure(self, error: BaseException, invocation: StepInvocation) -> Outcome:
         if isinstance(error, RetryAfter) and not 0 < (suggested_ms(error.delay) or 0) <= _MAX_SUGGESTION_MS:
             _log.warning(
                 "run %s step %s attempt %d: the delay of its RetryAfter is out of range and ignored",
                 *(invocation.run_id, invocation.step_id, invocation.attempt),
             )
-        return failure_outcome(error, self.record_tracebacks)
+        where = where_raised(error)
+        told = f"failed: {type(error).__qualname__}" + (f" at {where}" if where else "")
+        outcome = failure_outcome(error, self.record_tracebacks)
+        return Outcome(invocation.step_id, invocation.attempt, outcome, told)
 
     def _arm(self, live: _Live) -> None:
         """The time limit counts from the function's start (R54)."""
@@ -175,7 +186,7 @@ class Attempts:
         if limit_ms is not None and not live.over:
             live.timer = asyncio.get_running_loop().call_later(limit_ms / 1000, self._time_out, live, limit_ms)
 
-    def _finish(self, live: _Live, result: bytes | BaseException) -> None:
+    def _finish(self, live: _Live, result: Outcome | BaseException) -> None:
         live.ended = True
         if live.over:
             return
@@ -186,13 +197,14 @@ class Attempts:
         if isinstance(result, BaseException):
             self.fatal = self.fatal or result
         else:
-            self.outcomes.append(Outcome(live.attempt.step_id, live.attempt.attempt, result))
+            self.outcomes.append(result)
         self.on_outcome()
 
     def _time_out(self, live: _Live, timeout_ms: int) -> None:
         if live.over:
             return
-        self._finish(live, timeout_outcome(timeout_ms))
+        outcome, told = timeout_outcome(timeout_ms), timeout_text(timeout_ms)
+        self._finish(live, Outcome(live.attempt.step_id, live.attempt.attempt, outcome, told))
         live.ended = False  # its outcome is known, its function goes on
         live.context.cancelled.set()
         self._stop(live)

@@ -44,7 +44,7 @@ from perdure.errors import (
     LeaseLost,
     ReplayLimitExceeded,
 )
-from perdure.kernel import Reads, Run, View
+from perdure.kernel import Batch, Reads, Run, View
 
 __all__ = ["Drive", "Steps"]
 
@@ -90,6 +90,8 @@ class Drive:
     opening: Opening
     clock: Callable[[], int]
     discarded: Callable[[Outcome], None] = lambda outcome: None
+    committed: Callable[[Batch, Sequence[Outcome]], None] = lambda batch, outcomes: None
+    """Told of each batch that was committed, and of the outcomes in it, once the run has folded them."""
     completed_waits: list[str] = field(default_factory=list)
     live: dict[tuple[str, int], None] = field(default_factory=dict)
     _staged: list[_Staged] = field(default_factory=list)
@@ -403,6 +405,7 @@ class Drive:
         if commit.after == "park":
             self._parked = batch.last_sequence
         self.completed_waits += [s.subject for s in self._staged if s.kind == "wait"]
+        self.committed(batch, [s.outcome for s in self._staged if s.outcome is not None])
         self._restarts = self._restarted(self.run)
         self._conflicts = 0
         self.known_sequence = batch.last_sequence

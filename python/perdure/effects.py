@@ -58,11 +58,13 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How an attempt ended; `outcome` is the JSON of `Reads.settle`."""
+    """How an attempt ended; `outcome` is the JSON of `Reads.settle`. `told`: what a log may say of a failure, which is no value
+    of the user's (R60); None for an attempt that completed."""
 
     step_id: str
     attempt: int
     outcome: bytes
+    told: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

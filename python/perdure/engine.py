@@ -40,7 +40,7 @@ from perdure.errors import (
 from perdure.flow import FlowRuntime
 from perdure.host_call import HostCall
 from perdure.inspection import Inspection
-from perdure.instant import Instant
+from perdure.instant import Instant, format_instant
 from perdure.kernel import DEFAULT_MAX_EVENT_BYTES, Batch, KernelName, Run
 from perdure.leasing import LeaseKeeper, Leasing
 from perdure.model import (
@@ -156,7 +156,8 @@ class FlowEngine(Inspection):
             program=self._program,
             attempts=self._attempts,
             discarded=_log_discarded,
-            committed=self._observe,
+            failed=_log_failed,
+            committed=self._committed,
             idle=self._keep,
             closed=lambda: self._closed,
             leasing=leasing,
@@ -559,7 +560,7 @@ class FlowEngine(Inspection):
             answer = await session.commit(view, self._shell.leasing.for_call() if claims else None)
             if isinstance(answer, Accepted):
                 run.accept(answer.batch)
-                self._observe(run, answer.batch)
+                self._committed(run, answer.batch)
                 call.accepted = call.appended = True
                 if call.due is not None:
                     call.own_waits += [orjson.loads(draft)["wait_id"] for draft in drafts]
@@ -612,9 +613,13 @@ class FlowEngine(Inspection):
             raise InvalidRunId(run_id, "characters")
         self._kernel.check_run_id(run_id)
 
-    def _observe(self, run: Run, batch: Batch) -> None:
-        if self._observing is not None and batch.lines:
+    def _committed(self, run: Run, batch: Batch) -> None:
+        if batch.lines and self._observing is not None:
             self._observing.put(run, batch)
+        row = batch.row
+        if batch.lines and row.terminal:
+            level = logging.WARNING if row.status == "failed" else logging.INFO
+            _log.log(level, "run %s (%s %s) ended as %s", batch.run_id, row.name, row.version, row.status)
 
     def _build(self, run: Run, call: HostCall) -> str | None:
         if run.last_sequence:
@@ -744,3 +749,16 @@ def _log_discarded(run_id: str, outcome: Outcome) -> None:
         outcome.step_id,
         outcome.attempt,
     )
+
+
+def _log_failed(run: Run, outcome: Outcome) -> None:
+    """A failed attempt, and what comes of it: class and place of the error only, for its text may hold a payload (R60)."""
+    step = run.step(outcome.step_id)
+    called, comes = outcome.step_id, "it is not tried again"
+    if step is not None and step.step_name != step.step_id:
+        called = f"{step.step_id} ({step.step_name})"
+    if step is not None and step.attempt > outcome.attempt:
+        comes = "it is tried again now"
+    elif step is not None and step.retry_after is not None:
+        comes = f"it is tried again at {format_instant(step.retry_after)}"
+    _log.warning("run %s step %s attempt %d %s; %s", run.run_id, called, outcome.attempt, outcome.told, comes)

@@ -246,6 +246,10 @@ class Flow:
                 raise TypeError(
                     f"workflow {name!r} at {place(function)} is no async def, so fails_on means nothing to it"
                 )
+            if not _takes_context(function):
+                raise TypeError(
+                    f"workflow {name!r} at {place(function)} has no parameter for its context; give it one, the first"
+                )
             known = self._workflows.get((name, version))
             if known is not None:
                 raise ValueError(
@@ -410,6 +414,14 @@ class _WorkflowDecorator(Protocol):
     @overload
     def __call__(self, function: WorkflowFunction, /) -> Workflow: ...
     def __call__(self, function: Any, /) -> Any: ...
+
+
+def _takes_context(function: Callable[..., Any]) -> bool:
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # of a function that does not tell, a call will
+        return True
+    return any(parameter.kind <= parameter.VAR_POSITIONAL for parameter in signature.parameters.values())
 
 
 def _checked_fails_on(name: str, fails_on: object) -> bool:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import traceback
-from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
@@ -13,19 +13,25 @@ from perdure.errors import NonRetryable, RetryAfter, Serialization
 from perdure.payload import encode
 from perdure.wire import Part, ceil_ms, object_json
 
-__all__ = ["brief", "completed_outcome", "failure_outcome", "message_of", "suggested_ms", "timeout_outcome", "whole"]
+__all__ = [
+    "brief",
+    "completed_outcome",
+    "failure_outcome",
+    "message_of",
+    "suggested_ms",
+    "timeout_outcome",
+    "timeout_text",
+    "where_raised",
+    "whole",
+]
 
 MAX_TRACEBACK_BYTES: Final = 32 * 1024
-_PACKAGE: Final = str(Path(__file__).parent)
+_PACKAGE: Final = str(Path(__file__).parent) + os.sep
 
 
-def completed_outcome(value: object, record_traceback: bool = False, seal: Callable[[bytes], bytes] = bytes) -> bytes:
-    """The outcome of an attempt that returned `value`, its JSON as `seal` stores it; what cannot be stored is a final
-    failure (R15). Never raises."""
-    try:
-        return object_json([("type", b'"completed"'), ("output", seal(encode(value)))])
-    except Serialization as error:
-        return failure_outcome(error, record_traceback)
+def completed_outcome(output: bytes) -> bytes:
+    """The outcome of an attempt that returned, `output` as it is stored."""
+    return object_json([("type", b'"completed"'), ("output", output)])
 
 
 def failure_outcome(error: BaseException, record_traceback: bool) -> bytes:
@@ -47,8 +53,13 @@ def failure_outcome(error: BaseException, record_traceback: bool) -> bytes:
 
 def timeout_outcome(limit_ms: int) -> bytes:
     """The outcome of an attempt that ran longer than its limit (R53, R54)."""
-    text = f"runtime error: attempt timed out after {limit_ms} ms"
+    text = f"runtime error: attempt {timeout_text(limit_ms)}"
     return object_json([("type", b'"failed"'), ("error", _text(text))])
+
+
+def timeout_text(limit_ms: int) -> str:
+    """What an attempt did that ran longer than its limit."""
+    return f"timed out after {limit_ms} ms"
 
 
 def suggested_ms(delay: object) -> int | None:
@@ -74,6 +85,13 @@ def brief(error: BaseException) -> str:
     """Its class and the start of what it says, for messages."""
     kind, text = type(error).__name__, message_of(error)
     return kind if text == kind else f"{kind}: {text[:500]}"
+
+
+def where_raised(error: BaseException) -> str | None:
+    """`file:line in function` of the innermost frame that is not ours: the user's line."""
+    frames = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    theirs = [(code, line) for code, line in frames if not code.co_filename.startswith(_PACKAGE)]
+    return "{0.co_filename}:{1} in {0.co_name}".format(*theirs[-1]) if theirs else None
 
 
 def _failure(error: BaseException) -> bytes:

@@ -66,6 +66,7 @@ class Shell:
     program: Callable[[str], Program]
     attempts: Callable[[str, Callable[[], None]], Attempts]
     discarded: Callable[[str, Outcome], None]
+    failed: Callable[[Run, Outcome], None]
     committed: Callable[[Run, Batch], None]
     idle: Callable[[Session], None]
     closed: Callable[[], bool]
@@ -311,6 +312,7 @@ class Session:
             opening,
             self.clock,
             lambda outcome: shell.discarded(self.run_id, outcome),
+            partial(self._committed, run),
         )
         active = ActiveDrive(drive, opening)
         active.attempts = shell.attempts(self.run_id, active.wake)
@@ -318,6 +320,12 @@ class Session:
         active.task.add_done_callback(lambda task: self._ended(active))
         self.active = active
         return active
+
+    def _committed(self, run: Run, batch: Batch, outcomes: Sequence[Outcome]) -> None:
+        for outcome in outcomes:
+            if outcome.told is not None:
+                self._shell.failed(run, outcome)
+        self._shell.committed(run, batch)
 
     def _own_program(self) -> Program:
         """One program for all drives of this session, so that a coroutine it keeps outlives a drive (R63)."""
@@ -441,8 +449,6 @@ class Session:
                     lease = await leasing.with_hold(lease, view, effect.error, active.opening.worker)
                 answer = await self.commit(view, lease)
                 active.created.set()
-                if isinstance(answer, Accepted):
-                    self._shell.committed(active.drive.run, answer.batch)
                 return answer
             case StartSteps(attempts, renew):
                 await self._check_lease(active, renew)

@@ -99,6 +99,8 @@ def test_what_cannot_run_is_refused_where_it_is_declared(flow: Flow) -> None:
 
     with pytest.raises(TypeError, match="yields; an async workflow returns its output"):
         flow.workflow("w")(yields)
+    with pytest.raises(TypeError, match=r"workflow 'w' at .*test_flow.py:\d+ has no parameter for its context"):
+        flow.workflow("w")(cast(Any, lambda *, order: None))
     with pytest.raises(TypeError, match="fails_on of workflow 'w' is a tuple of exception classes"):
         flow.workflow("w", fails_on=cast(Any, ValueError))
     with pytest.raises(TypeError, match="parameter 'bad' of step 'odd' has a type that JSON cannot become"):

@@ -34,15 +34,7 @@ class Broken(Exception):
 
 
 def test_an_output() -> None:
-    assert completed_outcome({"a": 1.0}) == b'{"type":"completed","output":{"a":1.0}}'
-
-
-def test_an_output_that_cannot_be_stored_is_final() -> None:
-    outcome = json.loads(completed_outcome({"a": float("nan")}))
-    assert outcome["type"] == "non_retryable"
-    assert outcome["error"].startswith("serialization error: $.a: NaN")
-    assert "failure" not in outcome
-    assert json.loads(completed_outcome(float("nan"), True))["failure"]["type"] == "perdure.errors.Serialization"
+    assert completed_outcome(b'{"a":1.0}') == b'{"type":"completed","output":{"a":1.0}}'
 
 
 @pytest.mark.parametrize(

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import logging
-import traceback
 import warnings
 from collections.abc import Iterable
-from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import orjson
 
 from perdure.coroutine.places import Place, line_of, tell
 from perdure.errors import NonDeterministic, WorkflowRaised
-from perdure.outcome import brief
+from perdure.outcome import brief, where_raised
 
 if TYPE_CHECKING:
     from perdure.coroutine.chain import Chain
     from perdure.coroutine.replay import Replay
 
-__all__ = ["awaits", "emit", "raised", "unasked", "where_raised"]
+__all__ = ["awaits", "emit", "raised", "unasked"]
 
 _log = logging.getLogger("perdure")
-_PACKAGE: Final = str(Path(__file__).parent.parent)
 
 
 def awaits(replay: Replay) -> list[str]:
@@ -44,12 +41,6 @@ def _ended(replay: Replay, main: Chain) -> str:
     if error is None:
         return f"returned, last await at {tell(main.place)}" if main.place is not None else "returned without an await"
     return f"raised {type(error).__name__} at {where_raised(error) or 'an unknown line'}"
-
-
-def where_raised(error: BaseException) -> str | None:
-    """`file:line in function` of the innermost frame that is not ours."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(_PACKAGE)]
-    return f"{frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name}" if frames else None
 
 
 def raised(replay: Replay, error: BaseException) -> WorkflowRaised:
