@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -23,6 +24,10 @@ pytest.register_assert_rewrite(
         )
     )
 )
+
+# What starts in the background of a shell ignores Ctrl-C, and so would every process that tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # No deadline: the machines that run this are shared and slow, and no verdict may depend on the clock.
 _COMMON = settings(deadline=None, print_blob=True, suppress_health_check=list(HealthCheck))
