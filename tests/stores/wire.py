@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
-from typing import Literal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Final, Literal
 
-from perdure.stores.postgres import PostgresEventStore
+from scenarios.kit import hurry
+
 from perdure.testing.postgres import shared_server
 
-__all__ = ["Cut", "Wire", "impatient"]
+__all__ = ["FOR_EVER", "Cut", "Wire"]
+
+FOR_EVER: Final = 61.0
+"""Seconds after which no store waits for an answer any more, nor for a connection, unless it was told to."""
 
 Cut = Literal["question", "silence", "answer", "half an answer"]
 """Where the wire breaks: before a question reaches the server; after it, with an answer that never comes; with the answer
-lost; in the midst of it. Only the silence keeps the connection open."""
-
-
-@contextmanager
-def impatient(store: PostgresEventStore, seconds: float = 0.2) -> Iterator[None]:
-    """The store waits for answers for no longer than it takes to see that there is none."""
-    before, store._asking._answer_seconds = store._asking._answer_seconds, seconds
-    yield
-    store._asking._answer_seconds = before
+lost; in the midst of it. Only the silence keeps the connection open; the clock of the loop is set ahead then, so that whoever
+waits has waited for ever at once, and nobody who is only slow."""
 
 
 class Wire:
@@ -81,6 +78,7 @@ class Wire:
                 continue
             cut, self.cut = self.cut, None
             if cut == "silence":
+                hurry(FOR_EVER)
                 await server.read()
             if cut == "half an answer":
                 client.write(answer[: len(answer) // 2])
