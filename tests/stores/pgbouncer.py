@@ -66,7 +66,7 @@ def pooled_by_transaction(tmp_path: Path) -> Iterator[str]:
         command, env=os.environ | libraries, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     address = f"postgresql://postgres@127.0.0.1:{port}/postgres"
-    for _ in range(500):
+    for _ in range(3000):
         try:
             psycopg.connect(address).close()
             break

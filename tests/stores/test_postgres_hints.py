@@ -54,6 +54,14 @@ async def listener_of(schema: str) -> object:
         await asyncio.sleep(0.01)
 
 
+async def only_a_hint_wakes(store: PostgresEventStore) -> None:
+    """Until a wait for a change of the store has asked for the last time before a hint: it is heard that it listens, and the
+    question that this led to has been answered."""
+    hints = store._hints
+    while not (hints._listening and hints._waiting and hints._noted[1] == hints._count):  # noqa: ASYNC110 - nothing tells
+        await asyncio.sleep(0.01)
+
+
 @asynccontextmanager
 async def stores(schema: str, count: int = 2) -> AsyncIterator[list[PostgresEventStore]]:
     opened = [await PostgresEventStore.connect(shared_server().url, schema=schema) for _ in range(count)]
@@ -150,8 +158,7 @@ def test_another_process_is_woken_without_asking(schema: str) -> None:
         async with stores(schema) as (here, there):
             seen = await here.changes()
             waiting = asyncio.create_task(here.wait_for_change(seen, 3600))
-            await listener_of(schema)
-            await asyncio.sleep(0)
+            await only_a_hint_wakes(here)
             await Story(PURE, "r").write(there, created())
             now = await asyncio.wait_for(waiting, 60)
             assert now != seen
@@ -194,7 +201,7 @@ def test_a_listener_that_is_cut_off_listens_again_and_says_nothing(
             await is_told_of(here, lambda: story.write(there, created()))
             for number in range(2):
                 pid = await listener_of(schema)
-                await operator("SELECT pg_terminate_backend(%s, 5000)", pid)
+                await operator("SELECT pg_terminate_backend(%s, 60000)", pid)
                 # Nobody listens now, and it is noticed all the same.
                 await is_told_of(here, lambda number=number: story.write(there, wait(f"w{number}", START)))  # type: ignore[misc]  # a default binds the number
                 assert await listener_of(schema) != pid
@@ -249,9 +256,9 @@ def test_who_waits_hears_that_the_store_is_closed(schema: str) -> None:
         store = await PostgresEventStore.connect(shared_server().url, schema=schema)
         seen = await store.changes()
         waiting = asyncio.create_task(store.wait_for_change(seen, 600))
-        await asyncio.sleep(0.2)
+        await listener_of(schema)
         await store.close()
         with pytest.raises(StoreError, match="is closed"):
-            await asyncio.wait_for(waiting, 20)
+            await asyncio.wait_for(waiting, 60)
 
     asyncio.run(test())

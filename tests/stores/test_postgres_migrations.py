@@ -145,7 +145,7 @@ def test_a_database_in_another_encoding_is_refused() -> None:
     sql("x", "CREATE DATABASE latin ENCODING 'LATIN1' TEMPLATE template0")
     with pytest.raises(StoreError, match="is encoded in LATIN1; create it with ENCODING 'UTF8'"):
         connect("x", address=database("latin"))
-    sql("x", "DROP DATABASE latin")
+    sql("x", "DROP DATABASE latin WITH (FORCE)")
 
 
 def test_a_store_that_could_not_open_opens_later(schema: str) -> None:
@@ -156,6 +156,6 @@ def test_a_store_that_could_not_open_opens_later(schema: str) -> None:
         await asyncio.to_thread(sql, "x", "CREATE DATABASE later")
         assert await store.run_ids() == []
         await store.close()
-        await asyncio.to_thread(sql, "x", "DROP DATABASE later")
+        await asyncio.to_thread(sql, "x", "DROP DATABASE later WITH (FORCE)")
 
     asyncio.run(go())
