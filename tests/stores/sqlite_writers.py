@@ -18,7 +18,8 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from threading import Event, Thread
+from typing import Final, Self
 
 import perdure
 from perdure.kernel import load
@@ -28,17 +29,49 @@ from perdure.testing._stories import SECOND, Story, created
 
 WRITERS: Final = 8
 _ROOT: Final = Path(__file__).parents[2]
+_LOOK_SECONDS: Final = 0.05
 _LEASE: Final = Lease("me", 3600 * SECOND, epoch=1)
 
 
 @dataclass(frozen=True)
 class Writer:
-    """What one process did: commits acknowledged, the longest wait for one in seconds, the run's last sequence."""
+    """What one process did: commits acknowledged, the longest wait for one in seconds, the run's last sequence, and how many
+    seconds at most it was kept from running."""
 
     run_id: str
     commits: int
     longest: float
     last_sequence: int
+    stalled: float
+
+
+class Stalls:
+    """Looks in a thread for how long this process, or the disk that `file` is on, stands still, while the block lasts:
+    `longest`, in seconds."""
+
+    def __init__(self, file: Path | None = None) -> None:
+        self.longest = 0.0
+        self._file = file
+        self._over = Event()
+        self._thread = Thread(target=self._look, daemon=True)
+
+    def _look(self) -> None:
+        before = time.monotonic()
+        while not self._over.wait(_LOOK_SECONDS):
+            if self._file is not None:
+                with self._file.open("ab", buffering=0) as file:
+                    file.write(b"x")
+                    os.fsync(file.fileno())
+            now = time.monotonic()
+            self.longest, before = max(self.longest, now - before - _LOOK_SECONDS), now
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
 
 
 async def write(path: Path, run_id: str, start_at: float, seconds: float) -> Writer:
@@ -47,17 +80,19 @@ async def write(path: Path, run_id: str, start_at: float, seconds: float) -> Wri
     story = Story(load("rust"), run_id)
     await story.write(store, created(), lease=Lease("me", 3600 * SECOND, claim="firm"))
     await asyncio.sleep(max(0.0, start_at - time.time()))
+    late = time.time() - start_at
     commits, longest, end = 0, 0.0, time.monotonic() + seconds
-    while (began := time.monotonic()) < end:
-        progress = {"progress_id": f"p{commits}", "completed": commits, "message": "written"}
-        batch = story.batch({"type": "run_progress_recorded", "progress": progress})
-        (answer,) = await store.commit([Append(batch, _LEASE)])
-        assert isinstance(answer, Committed), answer
-        longest = max(longest, time.monotonic() - began)
-        story.accept(batch)
-        commits += 1
+    with Stalls() as stalls:
+        while (began := time.monotonic()) < end:
+            progress = {"progress_id": f"p{commits}", "completed": commits, "message": "written"}
+            batch = story.batch({"type": "run_progress_recorded", "progress": progress})
+            (answer,) = await store.commit([Append(batch, _LEASE)])
+            assert isinstance(answer, Committed), answer
+            longest = max(longest, time.monotonic() - began)
+            story.accept(batch)
+            commits += 1
     await store.close()
-    return Writer(run_id, commits, longest, story.run.last_sequence)
+    return Writer(run_id, commits, longest, story.run.last_sequence, max(stalls.longest, late))
 
 
 def begin(path: Path, seconds: float, writers: int = WRITERS) -> list[subprocess.Popen[str]]:
