@@ -26,16 +26,23 @@ from perdure.kernel import load
 from perdure.stores import SqliteEventStore, sqlite_checkpoint
 from perdure.stores.base import Append, Committed, Lease
 from perdure.stores.sqlite_file import SqliteFile
-from perdure.stores.sqlite_turnstile import LockFile, OwnTurn, Turnstile
+from perdure.stores.sqlite_turnstile import LockFile, OwnTurn, Turnstile, holder_of
 from perdure.testing._stories import SECOND, Story, created, started
 
 PURE = load("pure")
 MEBIBYTE = 1024 * 1024
+ROUNDS = 20
+"""The last of so many counts, however the machine was."""
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "runs.db"
+
+
+def patient(store: SqliteEventStore) -> None:
+    """From now on the store waits for others for as long as a test may take."""
+    object.__setattr__(store._file, "busy_seconds", 600.0)
 
 
 def append(run_id: str) -> Append:
@@ -76,13 +83,19 @@ time.sleep(600)
 
 
 def test_eight_processes_get_their_share_and_wait_less_than_a_second(path: Path) -> None:
-    found = sqlite_writers.end(sqlite_writers.begin(path, 4.0))
+    """As long as the machine lets them run: a round in which it, or its disk, stood still says nothing of turns."""
+    for number in range(1, ROUNDS + 1):
+        file = path.with_name(f"{number}.db")
+        with sqlite_writers.Stalls(path.with_name("probe")) as stalls:
+            found = sqlite_writers.end(sqlite_writers.begin(file, 4.0))
+        if max(stalls.longest, *(writer.stalled for writer in found)) < 0.25:
+            break
     fair = sum(writer.commits for writer in found) / len(found)
-    assert min(writer.commits for writer in found) >= fair / 2
-    assert max(writer.longest for writer in found) < 1.0
+    assert min(writer.commits for writer in found) >= fair / 2, found
+    assert max(writer.longest for writer in found) < 1.0, found
 
     async def test() -> None:
-        store = SqliteEventStore(path)
+        store = SqliteEventStore(file)
         lengths = await store.last_sequences([writer.run_id for writer in found])
         assert lengths == {writer.run_id: writer.last_sequence for writer in found}
         await store.close()
@@ -132,6 +145,7 @@ def test_who_does_not_give_way_is_named_and_a_dead_one_is_in_nobodys_way(path: P
             assert await store.run_ids() == ["a"]  # reads go on
             with pytest.raises(StoreUnavailable):  # whoever was left waiting keeps the place, and is asked again
                 await store.commit([append("b")])
+            patient(store)
             waiting = asyncio.create_task(store.commit([append("b")]))
             await asyncio.sleep(0.05)
             holder.send_signal(signal.SIGKILL)
@@ -180,6 +194,7 @@ def test_a_stopped_process_is_waited_for_and_then_named(path: Path) -> None:
             holder.send_signal(signal.SIGSTOP)
             with pytest.raises(StoreUnavailable, match=f"process {holder.pid} .* end it"):
                 await store.claim("me", 1, ttl_ns=SECOND)
+        patient(store)
         assert len(await store.claim("me", 1, ttl_ns=SECOND)) == 1
         await store.close()
 
@@ -194,6 +209,7 @@ def test_a_stranger_inside_a_transaction_is_named(path: Path) -> None:
             with pytest.raises(StoreUnavailable, match=f"process {stranger.pid} .*nothing was written") as caught:
                 await store.commit([append("b")])
             assert "database is locked" not in caught.value.detail
+            patient(store)
             waiting = asyncio.create_task(store.commit([append("b")]))
             await asyncio.sleep(0.05)
             stranger.kill()
@@ -205,11 +221,11 @@ def test_a_stranger_inside_a_transaction_is_named(path: Path) -> None:
 
 def test_a_stranger_that_the_holder_of_the_turn_waits_for_is_named_too(path: Path) -> None:
     async def test() -> None:
-        first, second = SqliteEventStore(path, busy_seconds=3), SqliteEventStore(path, busy_seconds=0.3)
+        first, second = SqliteEventStore(path, busy_seconds=600), SqliteEventStore(path, busy_seconds=0.3)
         await first.commit([append("a")])
         with process(TRANSACTION, path) as stranger:
             waiting = asyncio.create_task(first.commit([append("b")]))
-            await asyncio.sleep(0.2)
+            await until(lambda: holder_of(f"{path}.writer"), "the first one has no turn")
             with pytest.raises(StoreUnavailable) as caught:
                 await second.commit([append("c")])
             assert (
@@ -261,14 +277,14 @@ def test_two_names_of_a_file_have_one_turnstile(path: Path, tmp_path: Path) -> N
     assert one.take(0)
     assert not other.take(0.01)
     one.release()
-    assert other.take(10)
+    assert other.take(60)
     other.release()
     one.close()
     other.close()
     assert not Path(f"{link}.gate").exists()
 
 
-@pytest.mark.parametrize("seconds", [0, 10])
+@pytest.mark.parametrize("seconds", [0, 60])
 def test_a_lock_that_cannot_be_had_is_said_and_keeps_nobody_out(
     path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float
 ) -> None:
@@ -285,10 +301,10 @@ def test_a_lock_that_cannot_be_had_is_said_and_keeps_nobody_out(
         broken.take(seconds)
     if seconds:
         holder.release()
-    assert third.take(10)
+    assert third.take(60)
     third.release()
     monkeypatch.undo()
-    assert broken.take(10)
+    assert broken.take(60)
     broken.release()
     for turns in (holder, broken, third):
         turns.close()
@@ -319,7 +335,7 @@ def test_a_fork_does_not_keep_the_lock_of_a_parent_that_was_killed(path: Path) -
         turns = Turnstile(str(path))
         assert not turns.take(0)
         os.kill(parent.pid, signal.SIGKILL)
-        assert turns.take(10)
+        assert turns.take(60)
         turns.release()
         turns.close()
         os.killpg(parent.pid, signal.SIGKILL)
@@ -333,7 +349,7 @@ def test_a_fork_must_open_the_file_itself(path: Path) -> None:
         for call in (store.commit([append("b")]), store.run_ids(), store.renew("me", [("a", 1)], ttl_ns=1)):
             with pytest.raises(StoreError, match="before this process was forked"):
                 await call
-        await asyncio.wait_for(store.close(), 10)  # leaves alone what is the parent's
+        await asyncio.wait_for(store.close(), 60)  # leaves alone what is the parent's
         store._process -= 1
         assert await store.run_ids() == ["a"]
         await store.close()
@@ -358,7 +374,7 @@ async def write_bytes(store: SqliteEventStore, name: str, size: int) -> None:
 
 async def until(condition: object, what: str) -> None:
     assert callable(condition)
-    for _ in range(300):
+    for _ in range(2400):
         if condition():
             return
         await asyncio.sleep(0.05)
@@ -368,8 +384,13 @@ async def until(condition: object, what: str) -> None:
 def test_the_log_begins_anew_under_steady_load_and_is_cut_once_an_old_reader_has_gone(path: Path) -> None:
     async def test() -> None:
         store = SqliteEventStore(path, synchronous="NORMAL")
-        await write_bytes(store, "steady", 72 * MEBIBYTE)
-        assert log_size(path) < 64 * MEBIBYTE
+        runs = 72
+        await write_bytes(store, "steady", runs * MEBIBYTE)
+        while log_size(path) >= 64 * MEBIBYTE:  # the thread is behind: it comes up with writers who are not that fast
+            assert runs < 600
+            await asyncio.sleep(0.05)
+            await write_bytes(store, f"more-{runs}", MEBIBYTE)
+            runs += 1
         with closing(sqlite3.connect(path, isolation_level=None)) as reader:
             reader.execute("BEGIN")
             (before,) = reader.execute("SELECT count(*) FROM flow_runs").fetchone()
@@ -377,7 +398,7 @@ def test_the_log_begins_anew_under_steady_load_and_is_cut_once_an_old_reader_has
             assert log_size(path) > 64 * MEBIBYTE
             assert reader.execute("SELECT count(*) FROM flow_runs").fetchone() == (before,)
         await until(lambda: log_size(path) <= 64 * MEBIBYTE, "the log stayed long")
-        assert len(await store.run_ids()) == 140
+        assert len(await store.run_ids()) == runs + 68
         await store.close()
 
     asyncio.run(test())
@@ -387,18 +408,26 @@ def test_the_log_begins_anew_under_steady_load_and_is_cut_once_an_old_reader_has
 def test_checkpoints_are_as_many_as_the_log_has_use_for(
     path: Path, monkeypatch: pytest.MonkeyPatch, company: int
 ) -> None:
-    passes = 0
+    passes = since = 0
     copied = sqlite_checkpoint._passive
 
     def counted(connection: sqlite3.Connection) -> tuple[int, int]:
-        nonlocal passes
-        passes += 1
-        return copied(connection)
+        nonlocal passes, since
+        given = copied(connection)
+        passes, since = passes + 1, 0
+        return given
+
+    def keeps_up() -> bool:
+        return since <= 600
 
     async def write(store: SqliteEventStore, run_id: str) -> None:
+        nonlocal since
         story = Story(PURE, run_id)
         await story.write(store, created(), started())
         for number in range(6_400 // company):
+            since += 1
+            if not keeps_up():  # the thread or its disk stands still, and the log would grow without its fault
+                await until(keeps_up, "there are no passes")
             await story.write(
                 store, {"type": "step_created", "step_id": f"s{number}", "step_name": "n", "input": "x" * 2_000}
             )
