@@ -120,7 +120,9 @@ async def unsynced_checkpoint(path: Path) -> dict[str, object]:
     for _ in range(30):
         await ledger.commit(store, 100_000)
         await asyncio.sleep(0.01)
-    await asyncio.sleep(1.3)
+    assert store._checkpointer is not None
+    while not store._checkpointer._failing:  # noqa: ASYNC110 - no event tells of it
+        await asyncio.sleep(0.01)
     control.unlink()
     await ledger.commit(store)
     await store.close()

@@ -99,7 +99,8 @@ def test_full_and_busy_are_certain(
     assert stored(path) == ["a", "b"]
 
 
-def test_a_busy_commit_is_repeated(path: Path, connection: FaultyConnection, writer: SqliteWriter) -> None:
+def test_a_busy_commit_is_repeated(path: Path, connection: FaultyConnection) -> None:
+    writer = SqliteWriter(SqliteFile(str(path), "FULL", 600), cast(sqlite3.Connection, connection))
     connection.faults = [("COMMIT", error_of(sqlite3.SQLITE_BUSY))] * 2
     assert writer.write(appends("a")) == [Committed(2)]
     assert connection.statements.count("COMMIT") == 3
