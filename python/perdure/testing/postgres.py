@@ -29,6 +29,8 @@ __all__ = ["PostgresServer", "ServerNotFound", "find_binaries", "packaged_binari
 
 _NEEDED: Final = ("initdb", "postgres")
 _PATIENCE_SECONDS: Final = 60.0
+_PORT_IS_TAKEN: Final = "could not create any TCP/IP sockets"
+"""What a server says last that got none of the addresses it was to listen at."""
 _SETTINGS: Final = {
     "listen_addresses": "127.0.0.1",
     "unix_socket_directories": "",
@@ -98,6 +100,7 @@ class PostgresServer:
             os.chown(self._folder, self._user.pw_uid, self._user.pw_gid)
         self._durable = durable
         self._process: subprocess.Popen[bytes] | None = None
+        self._has_run = False
         self.port = _free_port()
         try:
             self._make_reachable()
@@ -122,20 +125,38 @@ class PostgresServer:
         return path.read_text(errors="replace") if path.exists() else ""
 
     def start(self) -> None:
-        """Starts it again after a `stop`, on the same port and data."""
+        """Starts it, or starts it again after a `stop`, on the same data. If somebody else has its port, whom a system may give
+        any port for a call, a first start takes another one, and a later start waits until it is free."""
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        while not self._starts(deadline):
+            if time.monotonic() > deadline:
+                raise self._not_started()
+            if not self._has_run:
+                self.port = _free_port()
+            time.sleep(0.02)
+        self._has_run = True
+
+    def _starts(self, deadline: float) -> bool:
+        """Whether it takes connections now; false if its port is taken. Raises `ServerNotFound`."""
         settings = {**_SETTINGS, "port": str(self.port)}
         if not self._durable:
             settings |= {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         # One that was left by a crash would say that the new server is ready.
         (self._data / "postmaster.pid").unlink(missing_ok=True)
+        said = len(self.log)
         with (self._folder / "log").open("ab") as log:
             self._process = self._run_as_user(["postgres", "-D", str(self._data), *options], log.fileno())
-        deadline = time.monotonic() + _PATIENCE_SECONDS
         while not self._is_ready():
+            if self._process.poll() is not None and _PORT_IS_TAKEN in self.log[said:]:
+                return False
             if self._process.poll() is not None or time.monotonic() > deadline:
-                raise ServerNotFound(f"PostgreSQL of {self._binaries} did not start:\n{self.log[-2000:]}")
+                raise self._not_started()
             time.sleep(0.02)
+        return True
+
+    def _not_started(self) -> ServerNotFound:
+        return ServerNotFound(f"PostgreSQL of {self._binaries} did not start:\n{self.log[-2000:]}")
 
     def stop(self, *, immediate: bool = False) -> None:
         """Stops it; `immediate` ends all its processes at once, as a crash would, with recovery at the next start."""
@@ -206,8 +227,10 @@ class PostgresServer:
 
     def _is_ready(self) -> bool:
         """Whether it takes connections: the last line of its lock file says so."""
-        lock = self._data / "postmaster.pid"
-        return lock.exists() and lock.read_text().rstrip().endswith(("ready", "standby"))
+        try:
+            return (self._data / "postmaster.pid").read_text().rstrip().endswith(("ready", "standby"))
+        except FileNotFoundError:  # not yet, or not any more
+            return False
 
 
 def _may_enter(folder: Path) -> bool:
