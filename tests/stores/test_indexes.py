@@ -8,11 +8,13 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from random import Random
 
+import psycopg
 import pytest
 from stores.tables import compare_with_replay
 
@@ -81,7 +83,17 @@ def killed_writer(address: str, schema: str, seed: int, answers: int) -> dict[st
     lines += writer.communicate()[0].splitlines(keepends=True)
     whole = [line.split() for line in lines if line.endswith("\n")]
     assert len(whole) >= answers
+    if schema:
+        until_its_sessions_have_ended()
     return {run_id: int(sequence) for run_id, sequence in whole}
+
+
+def until_its_sessions_have_ended() -> None:
+    """What a killed client has sent, a server may still do."""
+    sessions = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'killed writer'"
+    with psycopg.connect(shared_server().url, autocommit=True) as connection:
+        while connection.execute(sessions).fetchone() != (0,):
+            time.sleep(0.01)
 
 
 def jsonl(folder: Path) -> tuple[str, str, Callable[[], FlowEventStore]]:
@@ -94,7 +106,7 @@ def sqlite(folder: Path) -> tuple[str, str, Callable[[], FlowEventStore]]:
 
 def postgres(folder: Path) -> tuple[str, str, Callable[[], FlowEventStore]]:
     url, schema = shared_server().url, f"crash {folder.name}"
-    return url, schema, lambda: PostgresEventStore(url, schema=schema)
+    return f"{url}?application_name=killed%20writer", schema, lambda: PostgresEventStore(url, schema=schema)
 
 
 @pytest.mark.parametrize("medium", [jsonl, sqlite, postgres])
