@@ -176,17 +176,21 @@ def test_the_time_a_run_is_passed_over_grows_until_it_is_driven() -> None:
 
 
 async def test_76_a_failed_drive_is_counted_and_backs_off_and_another_worker_succeeds(store: FlowEventStore) -> None:
-    """R44: the run is released with a failure and a time before which nobody takes it; then it is as any other."""
+    """R44: the run is released with a failure and a time before which nobody takes it; then it is as any other. That time is
+    drawn and may be over at once, so the first worker is stopped before it could claim the run again."""
     broken = True
+    workers: list[FlowWorker] = []
 
     def ask(ctx: WorkflowContext) -> RuntimeCommand:
         if broken:
+            workers[0].stop()
             raise RuntimeError("a bug")
         return ctx.complete("repaired")
 
     async with FlowEngine(one_workflow(ask), store) as first:
         await first.submit("flow", run_id="r")
-        await FlowWorker(first).run_until_idle()
+        workers.append(FlowWorker(first))
+        await workers[0].run_until_idle()
         state = await store.lease("r")
         assert (state.failures, state.owner, state.hold) == (1, None, None)
         assert state.not_before == (state.claim_at or 0) * 1000
