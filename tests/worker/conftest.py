@@ -72,6 +72,12 @@ def sqlite(tmp_path: Path) -> SqliteEventStore:
 
 
 @pytest.fixture
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that is told to end at once gives its leases back in whatever time the machine takes for it."""
+    monkeypatch.setattr("perdure.worker.flow_worker._LAST_ACT", 200.0)
+
+
+@pytest.fixture
 def long_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that a worker cannot drive is passed over for longer than any test takes."""
     monkeypatch.setattr("perdure.worker.shunned._FIRST_SECONDS", 200.0)

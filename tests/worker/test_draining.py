@@ -78,6 +78,7 @@ async def test_after_the_deadline_attempts_are_cut_off(store: FlowEventStore) ->
         assert (await engine.snapshot("r")).steps["first"].attempt == 1
 
 
+@pytest.mark.usefixtures("unhurried")
 async def test_a_second_stop_does_not_wait(store: FlowEventStore) -> None:
     begun: list[str] = []
     async with FlowEngine(gated(begun.append, asyncio.Event()), store) as engine:
@@ -89,6 +90,7 @@ async def test_a_second_stop_does_not_wait(store: FlowEventStore) -> None:
         assert (await store.lease("r")).owner is None
 
 
+@pytest.mark.usefixtures("unhurried")
 async def test_a_cancelled_worker_gives_its_leases_back(store: FlowEventStore) -> None:
     begun: list[str] = []
     async with FlowEngine(gated(begun.append, asyncio.Event()), store) as engine:
@@ -161,7 +163,7 @@ async def test_a_closed_engine_ends_its_worker(store: FlowEventStore) -> None:
     task = asyncio.create_task(FlowWorker(engine, poll=timedelta(hours=1)).run_forever(signals=False))
     await until(lambda: _leased(store))
     await engine.close()
-    await asyncio.wait_for(task, 30)
+    await task
     assert not (await store.lease("r")).live
     with pytest.raises(EngineClosed):
         await engine.snapshot("r")
@@ -196,13 +198,17 @@ async def test_a_batch_in_flight_settles_as_a_whole(store: FlowEventStore) -> No
         async with working(engine) as worker:
             await until(lambda: _begun(begun, 2))
             worker.stop()
-            await asyncio.sleep(0.05)
+            await until(lambda: _draining(engine))
             gate.set()
         assert begun == ["a", "b"]
         statuses = {step_id: step.status for step_id, step in (await engine.snapshot("r")).steps.items()}
         assert statuses == {"a": "completed", "b": "completed", "c": "pending"}
         await FlowWorker(engine).run_until_idle()
         assert begun == ["a", "b", "c"]
+
+
+async def _draining(engine: FlowEngine) -> bool:
+    return all(active.drive.draining for active in engine.active_drives)
 
 
 async def test_a_store_that_is_away_is_waited_for(store: FlowEventStore) -> None:
@@ -292,6 +298,7 @@ async def test_a_cancelled_worker_ends_though_its_claim_fails(store: FlowEventSt
             await task
 
 
+@pytest.mark.usefixtures("unhurried")
 @pytest.mark.parametrize("stops", [1, 2])
 async def test_what_the_first_claim_brings_after_the_end_was_told_goes_back(store: FlowEventStore, stops: int) -> None:
     """Drives that are cut off before they began give their leases back, too."""
