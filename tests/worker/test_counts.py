@@ -190,7 +190,7 @@ async def test_an_idle_worker_writes_nothing_to_sqlite(sqlite: SqliteEventStore)
     """Each look is one statement on a reading connection."""
     counting: Any = CountingStore(sqlite)
     async with FlowEngine(chain(), counting) as engine, working(engine, poll=timedelta(milliseconds=20)):
-        await asyncio.sleep(0.1)
+        await until(lambda: _reached(counting, "outlook", 1))
         written: list[str] = []
         sqlite._writer._connection.set_trace_callback(written.append)
         counting.calls.clear()
@@ -212,9 +212,16 @@ async def test_an_idle_worker_asks_postgresql_nothing_while_it_listens() -> None
         FlowEngine(chain(), store) as engine,
         working(engine),
     ):
-        await asyncio.sleep(1.0)
+        await until(lambda: _at_rest(store))
         (before,) = await (await server.execute(asked)).fetchall()
         await asyncio.sleep(2.5)
         assert before != (None,)
         assert await (await server.execute(asked)).fetchall() == [before]
     await store.close()
+
+
+async def _at_rest(store: PostgresEventStore) -> bool:
+    """Whether it listens, and one who waits for a change knows of all that was heard and done so far."""
+    hints = store._hints
+    _, heard, own, _ = hints._noted
+    return hints._listening and hints._waiting == 1 and (heard, own) == (hints._count, hints._own)
