@@ -118,11 +118,17 @@ async def submit(engine: FlowEngine, *run_ids: str) -> None:
         await engine.submit(WorkflowSpec.python("flow", "1"), run_id=run_id)
 
 
+UNHURRIED = """
+from perdure.worker import flow_worker
+flow_worker._LAST_ACT = 200.0  # seconds that giving leases back may take: a machine may be slow
+"""
+
+
 async def test_a_second_signal_ends_it_at_once(sqlite: SqliteEventStore, tmp_path: Path) -> None:
     """A step that never ends does not keep it; the status says by which signal."""
     async with FlowEngine(chain(), sqlite) as engine:
         await submit(engine)
-        with child(sqlite, tmp_path) as process:
+        with child(sqlite, tmp_path, module=MODULE + UNHURRIED) as process:
             process.send_signal(signal.SIGTERM)
             await until(lambda: logged(tmp_path, "worker drains"))
             process.send_signal(signal.SIGINT)
@@ -144,7 +150,9 @@ async def test_a_thread_that_a_step_left_behind_does_not_keep_the_process(
         assert (await sqlite.lease("r")).owner is None
 
 
-async def test_a_child_that_cannot_be_started_for_a_moment_ends_nobody(tmp_path: Path) -> None:
+async def test_a_child_that_cannot_be_started_for_a_moment_ends_nobody(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """The program is away while one child dies; its place is filled when it is back, and the other child never noticed."""
     program, away, log = tmp_path / "program", tmp_path / "away", tmp_path / "log"
     program.write_text(f"#!/bin/sh\necho begun >> {log}\ntrap 'exit 0' TERM\nwhile true; do sleep 0.02; done\n")
@@ -158,12 +166,19 @@ async def test_a_child_that_cannot_be_started_for_a_moment_ends_nobody(tmp_path:
 
         return so_often
 
+    async def both_known() -> bool:
+        return len(processes._children) == 2  # a child may begin before its parent has written it down
+
+    async def missed() -> bool:
+        return "a worker cannot be started" in caplog.text
+
     await until(begun(2))
+    await until(both_known)
     first, other = processes._children
     program.rename(away)
     first.kill()
     await first.wait()
-    await asyncio.sleep(0.7)  # it is started again after half a second, in vain
+    await until(missed)  # it is started again after half a second, in vain
     away.rename(program)
     await until(begun(3))
     assert other.returncode is None
