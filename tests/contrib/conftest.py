@@ -7,7 +7,7 @@ import inspect
 
 import pytest
 
-_PATIENCE_SECONDS = 90
+_PATIENCE_SECONDS = 200
 
 
 @pytest.hookimpl(tryfirst=True)

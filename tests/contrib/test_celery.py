@@ -64,8 +64,9 @@ async def test_deliveries_twice_late_and_never(shop: Any, workers: Workers, envi
     dispatcher = CeleryDispatcher(shop.tasks)
     with workers:
         async with FlowEngine(flow, environment["SHOP_STORE"], lease_ttl=LEASE) as engine:
-            workers.start()
             await engine.submit("order", {"seconds": 60}, run_id="slow")
+            await dispatcher.dispatch(DriveRun("slow"))  # makes the file of the exchange, before a worker would as well
+            workers.start()
             for run_id in RUNS:
                 await engine.submit("order", run_id=run_id)
             scheduler = FlowScheduler(engine, dispatcher, redispatch_after=timedelta(seconds=2))
