@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import io
 import json
 import os
@@ -192,6 +193,7 @@ def test_show_tells_all_of_a_run_but_its_tokens(address: str, tell: Tell, capsys
 def test_show_says_which_process_drives_a_run(address: str, tell: Tell, capsys: pytest.CaptureFixture[str]) -> None:
     hold(address, "stuck")
     in_store(address, lambda store: store.claim_held(make_owner(), 1, build="b1", ttl_ns=10**12))
+    gc.collect()  # or files that other tests left open might be closed in between
     opened = len(list(Path("/proc/self/fd").iterdir()))
     (found,) = tell("show", "stuck")
     assert (found["lease"]["live"], found["lease"]["process"]) == (True, os.getpid())
