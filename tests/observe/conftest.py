@@ -9,10 +9,18 @@ from pathlib import Path
 import pytest
 from scenarios.kit import Clock, World, open_store, run_async
 
+from perdure.observing import ObserverQueue
+
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     return run_async(pyfuncitem)
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine that closes lets its observer see what waits, for longer than any stall of the machine."""
+    monkeypatch.setattr(ObserverQueue.close, "__defaults__", (60.0,))
 
 
 @pytest.fixture
