@@ -39,7 +39,7 @@ _WORLD = frozenset(
 """Clocks, randomness, files, threads and logging: what a rule may not touch."""
 
 LAYERS: dict[str, Layer] = {
-    "leaf": Layer(("errors", "transition_rules", "difference", "instant"), uses=("leaf",), banned=_WORLD),
+    "leaf": Layer(("errors", "transition_rules", "difference", "instant", "told"), uses=("leaf",), banned=_WORLD),
     "seam": Layer(("kernel",), uses=("leaf",), banned=_WORLD),
     "pure kernel": Layer(
         ("_pure",),
@@ -93,7 +93,7 @@ LAYERS: dict[str, Layer] = {
     "shells": Layer(
         (
             *("engine", "session", "asking", "attempts", "threads", "leasing", "owner", "observing", "inspection"),
-            *("blocking", "host_call", "keeping"),
+            *("blocking", "host_call", "keeping", "outage"),
         ),
         uses=("leaf", "seam", "model", "authoring", "drive", "store protocol", "stores", "shells"),
         third_party=("orjson",),

@@ -113,7 +113,7 @@ class Drive:
     _marked: bool = False
     _aside: bool = False
     _began: bool = False
-    _suspect: bool = False  # the drive before was lost, and this one has made no progress yet
+    _suspect: bool = False  # the drive before failed, and this one has made no progress yet
     draining: bool = False
     """Set from outside: ask and start nothing more, record what the running attempts bring, give the lease back (R2)."""
 
@@ -157,7 +157,7 @@ class Drive:
         without leases."""
         self._held = self._marked = self.opening.held
         if self._held or self.run.last_sequence == 0:
-            self._judge(self.opening.failures)
+            self._judge(self.opening.failures, self.opening.lost)
             return
         standing = yield Look()
         if not isinstance(standing, Standing):
@@ -167,13 +167,13 @@ class Drive:
             if not self.options.leases:
                 raise LeaseHeld(self.run.run_id)
             self._aside = True
-        self._judge(standing.failures)
+        self._judge(standing.failures, standing.lost)
 
-    def _judge(self, failures: int) -> None:
-        """A run that drives get lost over: too often in a row, and nothing more is tried (R44)."""
+    def _judge(self, failures: int, lost: bool) -> None:
+        """A drive that was lost after others had failed is counted before anything else is tried, and so the run waits (R44)."""
         self._suspect = failures > 0
-        if failures >= self.options.max_failures:
-            self._broken = DriveLost(self.run.run_id, failures)
+        if lost:
+            self._broken = DriveLost(self.run.run_id, failures + 1)
 
     def _open(self) -> None:
         run, opening = self.run, self.opening
@@ -262,7 +262,7 @@ class Drive:
             return False
         parks = not (ends or launches or self.live) and view.last_visible <= self._asked
         has_events = view.last_sequence > self.run.last_sequence
-        # Doing again what the drive before was lost over is no progress, and leaves the count of failures as it is (R44).
+        # Doing again what the drive before failed over is no progress, and leaves the count of failures as it is (R44).
         clears = accepted and (has_events or parks or not self._suspect)
         commits = has_events or self._owes_lease(parks, bool(launches), clears)
         if commits:

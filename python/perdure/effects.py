@@ -80,12 +80,13 @@ class Look:
 @dataclass(frozen=True, slots=True)
 class Standing:
     """`held_elsewhere`: another owner's lease is live. `parked`: the sequence at which the run was parked, or -1 (R3).
-    `marked`: the run is held or backs off, which an accepted decision ends (R43, R44). `failures`: as `Opening` has it."""
+    `marked`: the run is held or backs off, which an accepted decision ends (R43, R44). `failures`, `lost`: as in `Opening`."""
 
     held_elsewhere: bool
     parked: int
     marked: bool = False
     failures: int = 0
+    lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,15 +191,14 @@ class DriveOptions:
     leases: bool = False  # hold the run's lease while driving (R2)
     max_events: int = 200_000  # the longest history a decision may make (R6)
     settle_grace: int | None = None  # ns to wait for running attempts after a refusal (R14)
-    max_failures: int = 20  # drives that may be lost in a row (R44)
 
 
 @dataclass(frozen=True, slots=True)
 class Opening:
     """How a drive begins. `start`: the JSON of the start call, for a run that may not exist yet (R17).
     `due`: complete the waits due at this instant with the first commit (R9). `held`: the caller claimed the lease.
-    `take_over`: another owner's live lease does not stand in the way (R2). `failures`: how many drives in a row have failed, if
-    the run is taken over from an owner that never gave it back; 0 else (R44). `start_again` gives the start call as it is
+    `take_over`: another owner's live lease does not stand in the way (R2). `failures`: how many drives in a row have
+    failed; `lost`: so has the last one, which its owner did not come to count (R44). `start_again` gives the start call as it is
     compared with a run that another created: with a codec, its input in the recorded bytes where it is equal (R42)."""
 
     horizon: int
@@ -208,4 +208,5 @@ class Opening:
     take_over: bool = False
     worker: bool = False  # its failures are counted on the run (R44)
     failures: int = 0
+    lost: bool = False
     start_again: Callable[[Reads], bytes] | None = None

@@ -147,9 +147,7 @@ class FlowEngine(Inspection):
         self._shell = Shell(
             kernel=self._kernel,
             store=self._store,
-            options=DriveOptions(
-                self._limit, concurrency, commit, lease, max_history_events, _ns(settle_grace), max_failures
-            ),
+            options=DriveOptions(self._limit, concurrency, commit, lease, max_history_events, _ns(settle_grace)),
             max_event_bytes=max_event_bytes,
             patience_seconds=store_patience.total_seconds(),
             clock=clock or self._store.clock,
@@ -597,6 +595,7 @@ class FlowEngine(Inspection):
                 take_over=call.take_over,
                 worker=worker,
                 failures=0 if call.claimed is None else call.claimed.failures,
+                lost=call.claimed is not None and call.claimed.lost,
                 start_again=partial(call.judged, coding=self._coding) if call.starts else None,
             )
             active, joined = session.begin(opening), False

@@ -58,11 +58,6 @@ class FlowError(Exception):
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self}>"
 
-    @property
-    def for_logs(self) -> str:
-        """What of it may stand in a log: ids and places, never a value of the user's (R60)."""
-        return self.code
-
     def __reduce__(self) -> tuple[object, ...]:
         return (type(self), self.args, {k: v for k, v in self.__dict__.items() if k == "run_id"})
 
@@ -184,11 +179,6 @@ class WorkflowRaised(FlowError):
         self.run_id: str | None = run_id
         self.workflow, self.version, self.error, self.where = workflow, version, error, where
 
-    @property
-    def for_logs(self) -> str:
-        at = f" at {self.where}" if self.where else ""
-        return f"{self.code}: {self.error.partition(':')[0]}{at}"
-
     def __str__(self) -> str:
         at = f" at {self.where}" if self.where else ""
         return f"workflow {self.workflow!r} version {self.version!r} of run {self.run_id!r} raised {self.error}{at}"
@@ -244,11 +234,6 @@ class NonDeterministic(FlowError):
     def path(self) -> str:
         """JSON path of the first difference, such as `$.items[3].price`."""
         return first_difference(self.recorded, self.now)
-
-    @property
-    def for_logs(self) -> str:
-        what = "was not asked for by then" if self.part == "place" else f"has another {self.part} now, at {self.path}"
-        return f"{self.code}: {self.kind} {self.id!r} of event {self.sequence} {what}"
 
     def __str__(self) -> str:
         if self.part == "place":

@@ -15,7 +15,6 @@ import orjson
 
 from perdure.effects import Commit, Opening
 from perdure.errors import (
-    DriveLost,
     EngineClosed,
     FlowError,
     HookTokenConflict,
@@ -30,8 +29,10 @@ from perdure.errors import (
 )
 from perdure.instant import format_instant
 from perdure.kernel import Reads, Run
+from perdure.outage import Outage
 from perdure.stores.base import FlowEventStore, Lease
 from perdure.stores.leases import microseconds, renewal_from
+from perdure.told import told
 
 if TYPE_CHECKING:
     from perdure.session import Session
@@ -43,11 +44,13 @@ __all__ = ["LeaseKeeper", "Leasing"]
 _log = logging.getLogger("perdure")
 _TRIES: Final = 4
 """How often a renewal that fails is tried in the time between two."""
+_LAST_PAUSE: Final = 1.0
+"""Seconds between two looks at driven runs in a store that is away."""
 _DOUBT: Final = 20
 """The part of a TTL by which two readings of the store's clock may differ for us."""
 _UNCOUNTED: Final = (
     *(NonDeterministic, LeaseLost, LeaseHeld, OutcomeUnknown, EngineClosed),
-    *(StepNotRegistered, WorkflowNotRegistered, DriveLost),
+    *(StepNotRegistered, WorkflowNotRegistered),
 )
 """Ends of a drive that are no failures of the run, or that were counted before (R44)."""
 
@@ -103,8 +106,8 @@ class Leasing:
         return Lease(self.owner, self.ttl_ns, epoch=epoch, after="free")
 
     def lost(self) -> Lease:
-        """Counts the failure of a drive whose owner let its lease expire, and leaves the run free: as a failure that claims
-        first, without a back-off. Whether the run is held is then the next drive's affair (R44)."""
+        """Counts the first failure of a drive whose owner let its lease expire, and leaves the run free: as a failure that claims
+        first, without a back-off (R44)."""
         claim = Lease(self.owner, self.ttl_ns, claim="firm", after="fail")
         return replace(claim, counted=True, may_hold=False)
 
@@ -119,10 +122,10 @@ class Leasing:
     # -- holds -----------------------------------------------------------------------------------------------------
 
     async def with_hold(self, lease: Lease, reads: Reads, error: FlowError, worker: bool) -> Lease:
-        """The hold of a drift, or of a run that drives are lost over, rides on the release (R43, R44); a direct call of an engine
-        without a build raises without holding, a worker always holds, or it would claim the run again at once."""
+        """The hold of a drift rides on the release (R43); a direct call of an engine without a build raises without holding, a
+        worker always holds, or it would claim the run again at once."""
         holds = isinstance(error, NonDeterministic) and (worker or self.build is not None)
-        if lease.after == "keep" or not (holds or isinstance(error, DriveLost)):
+        if lease.after == "keep" or not holds:
             return lease
         return replace(lease, hold=await self._hold(reads, error))
 
@@ -141,9 +144,7 @@ class Leasing:
                 known = None
             builds |= set(orjson.loads(known).get("builds", ()) if known else ())
         name, version = reads.workflow
-        code, reason = error.code, dict[str, object]()
-        if isinstance(error, DriveLost):
-            code, reason = "failing", {"failures": error.failures}
+        reason = dict[str, object]()
         if isinstance(error, NonDeterministic):  # ids and places only: values never leave the error (R60)
             reason = {
                 "kind": error.kind,
@@ -153,7 +154,7 @@ class Leasing:
                 "path": error.path,
             }
         hold = {
-            "code": code,
+            "code": error.code,
             "reason": reason,
             "workflow": name,
             "version": version,
@@ -203,7 +204,8 @@ class LeaseKeeper:
     async def _keep(self) -> None:
         loop = asyncio.get_running_loop()
         interval = self.leasing.ttl_seconds / 3
-        renew_at, seen = loop.time() + interval, -1
+        renew_at, seen, pause = loop.time() + interval, -1, self.poll_seconds
+        outage = Outage("driven runs cannot be watched", "driven runs are watched again")
         while True:
             try:
                 if loop.time() >= renew_at:
@@ -219,9 +221,12 @@ class LeaseKeeper:
                 if now != seen:
                     seen = now
                     await self._notice()
+                outage.over()
+                pause = self.poll_seconds
             except StoreError as error:
-                _log.warning("leases could not be renewed and are tried again: %s", error.code)
-                await asyncio.sleep(self.poll_seconds)
+                outage.failed(told(error))
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, _LAST_PAUSE, interval / _TRIES)
 
     async def renew(self, store: FlowEventStore) -> tuple[float, list[_Renewed]]:
         """Renews what is due in one statement, by `store`, on whichever event loop that serves: when it was asked, and what
@@ -277,17 +282,17 @@ class RenewalThread:
         own = self._keeper.leasing.store.elsewhere()
         store = own or self._keeper.leasing.store
         interval = self._keeper.leasing.ttl_seconds / 3
-        pause = interval
+        pause, outage = interval, Outage("leases cannot be renewed", "leases are renewed again")
         try:
             while not await self._ends_within(pause):
                 try:
                     brought = await self._keeper.renew(store)
                 except Exception as error:  # noqa: BLE001 - whatever it is, without this thread every run here would be lost
-                    name = error.code if isinstance(error, FlowError) else type(error).__name__
-                    _log.warning("leases could not be renewed and are tried again: %s", name)
+                    outage.failed(told(error))
                     pause = interval / _TRIES
                     continue
                 pause = interval
+                outage.over()
                 if brought[1]:
                     self._told.call_soon_threadsafe(self._keeper.take, *brought)
         finally:

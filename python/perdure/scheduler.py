@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from perdure.dispatcher import as_dispatcher
 from perdure.errors import InvalidWorkerConfiguration, RuntimeBuildRouteNotFound, StoreError
 from perdure.instant import Instant
+from perdure.outage import Outage
 from perdure.stores.base import Runnable, Wakeup
 from perdure.task_kinds import DriveRun, FlowTask, ResumeScheduledRun
+from perdure.told import told
 from perdure.wire import Moment, moment_ns
 
 if TYPE_CHECKING:
@@ -179,6 +181,7 @@ class FlowScheduler:
 
         Raises `RuntimeBuildRouteNotFound`: without the route nothing can be sent, and only an operator can add it."""
         loop, failures = asyncio.get_running_loop(), 0
+        outage = Outage("the scheduler cannot send all tasks", "the scheduler sends all tasks again")
         while not (self._stopping.is_set() or self._engine.closed):
             began = loop.time()
             try:
@@ -187,12 +190,13 @@ class FlowScheduler:
                 raise
             except Exception as error:  # noqa: BLE001 - a host's dispatcher raises what its queue raises
                 failures += 1
-                _log.warning("the scheduler could not send all tasks and tries again: %s", _name(error))
+                outage.failed(told(error))
                 await self._rest(min(_LAST_PAUSE_SECONDS, _SHORTEST_PAUSE_SECONDS * 2 ** min(failures, 10)))
                 continue
             if ticked is None:
                 return
             failures, (seen, work) = 0, ticked
+            outage.over()
             share = 0 if work.more else _SHARE * (loop.time() - began)
             shortest = min(max(_SHORTEST_PAUSE_SECONDS, share), _LAST_PAUSE_SECONDS)
             await self._rest(shortest)
@@ -244,7 +248,3 @@ def _task(run: Runnable, moment: int) -> FlowTask:
     if run.due_waits or run.due_retries:
         return ResumeScheduledRun(run.run_id, Instant(moment))
     return DriveRun(run.run_id)
-
-
-def _name(error: Exception) -> str:
-    return getattr(error, "code", type(error).__name__)

@@ -43,6 +43,7 @@ from perdure.errors import (
 from perdure.kernel import Batch, Kernel, Run, View
 from perdure.leasing import Leasing
 from perdure.stores.base import Append, Claimed, Committed, FlowEventStore, Lease, LeaseState
+from perdure.told import told
 
 __all__ = ["ActiveDrive", "Session", "Shell"]
 
@@ -432,7 +433,7 @@ class Session:
                 if self.run.last_sequence == known:
                     break
         except FlowError as error:
-            _log.warning("the lease of run %s could not be given back and will expire: %s", self.run_id, error.code)
+            _log.warning("the lease of run %s could not be given back and will expire: %s", self.run_id, told(error))
         finally:
             self.epoch = None
 
@@ -475,21 +476,24 @@ class Session:
             await self._shell.store.void(owner)
             state = await self.patiently(lambda: self._shell.store.lease(self.run_id))
         held = state.live and state.owner != leasing.owner
-        failures = await self._lost(state) if worker and leasing.enabled and not state.live else 0
-        marked = bool(state.hold or state.failures or state.not_before)
-        return Standing(held, state.parked_sequence, marked or failures > 0, failures)
+        failures, lost = 0, False
+        if worker and leasing.enabled and not state.live:
+            failures, lost = await self._failures(state)
+        marked = bool(state.hold or failures or state.failures or state.not_before)
+        return Standing(held, state.parked_sequence, marked, failures, lost)
 
-    async def _lost(self, state: LeaseState) -> int:
-        """How many drives in a row have failed, if the last one's owner never gave the run back; 0 else. Of one that is dead that
-        was counted when its lease was voided, of one whose lease has just expired it is here (R44)."""
-        if state.owner in (None, self._shell.leasing.owner) or self.run is None:
-            return state.failures if state.not_before == 0 else 0
+    async def _failures(self, state: LeaseState) -> tuple[int, bool]:
+        """What a claim says of failures, for a task, which claims nothing before it drives: a first drive that was lost is
+        counted here (R44)."""
+        expired = state.owner not in (None, self._shell.leasing.owner)
+        if state.failures or not expired or self.run is None:
+            return state.failures, state.not_before == 0 or (expired and state.failures > 0)
         nothing = self.run.stage([], self.clock()).append(b"")
         try:
             (answer,) = await self._shell.store.commit([Append(nothing, self._shell.leasing.lost())])
         except StoreError:  # the drive will meet it too
-            return 0
-        return state.failures + 1 if isinstance(answer, Committed) else 0
+            return 0, False
+        return int(isinstance(answer, Committed)), False
 
     async def _check_lease(self, active: ActiveDrive, renew: bool) -> None:
         """Nothing is launched under a lease that was lost or may have expired, however late an answer came (R2)."""

@@ -52,6 +52,7 @@ from perdure.task_kinds import (
     ResumeScheduledRun,
     ResumeWait,
 )
+from perdure.told import told
 from perdure.wire import moment_ns
 
 if TYPE_CHECKING:
@@ -91,6 +92,8 @@ _ELSEWHERE: Final = (WorkflowNotRegistered, StepNotRegistered, RuntimeBuildUnava
 """Another worker may know what this one does not: such a task comes back and is never set aside (R44)."""
 _AWAY: Final = (StoreError, EngineClosed)
 _TAKEN: Final = (LeaseLost, LeaseHeld)
+_UNTOLD: Final = (*_ENDED, *_TAKEN, EngineClosed)
+"""What happens to tasks every day."""
 _FOR_GOOD: Final = (
     *(HookConflict, HookTokenNotFound, InvalidTransition, InvalidRunId),
     *(PayloadTooLarge, Serialization),
@@ -121,6 +124,13 @@ class DeadLetter:
 
 
 Disposition = Ack | Nack | DeadLetter
+
+
+_BECOMES: Final[dict[type[Disposition], str]] = {
+    Ack: "the run says what becomes of it",
+    Nack: "the task comes back",
+    DeadLetter: "the task is set aside",
+}
 
 
 def backoff_ns(nacks: int, random: random.Random) -> int:
@@ -296,7 +306,13 @@ class _Handling:
 
     def _failed(self, outcome: TaskOutcome, error: FlowError, call: HostCall | None) -> TaskOutcome:
         known = () if isinstance(error, RunNotFound) and not (call and call.found) else outcome.run_ids
-        return replace(outcome, run_ids=known, disposition=self._disposition(outcome.task, error, call), error=error)
+        disposition = self._disposition(outcome.task, error, call)
+        if not isinstance(error, _UNTOLD):
+            _log.warning(
+                "task %s of run %s: %s; %s",
+                *(outcome.task.type, *(outcome.run_ids or ("unknown",)), told(error), _BECOMES[type(disposition)]),
+            )
+        return replace(outcome, run_ids=known, disposition=disposition, error=error)
 
     def _disposition(self, task: FlowTask, error: FlowError, call: HostCall | None) -> Disposition:
         if isinstance(error, (*_ELSEWHERE, *_AWAY)):

@@ -382,7 +382,8 @@ async def test_a_queue_that_is_away_is_tried_again(memory: Place, caplog: pytest
                 await asyncio.sleep(0.01)
             worker.stop()
             await running
-        assert caplog.text.count("is tried again: store_unavailable") == 2
+        assert "cannot be reached, and this is tried again: store_unavailable: away" in caplog.text
+        assert caplog.text.count("is reached again, after ") == 1
 
 
 # settings ------------------------------------------------------------------------------------------------------------

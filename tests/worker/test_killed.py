@@ -7,17 +7,22 @@ import json
 import os
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
+from random import Random
 
 import pytest
+from scenarios.kit import Clock
 
 import perdure
 from perdure import FlowEngine, FlowWorker, RuntimeBuildCompatibility
 from perdure.errors import DriveLost
+from perdure.stores import MemoryEventStore
 from perdure.stores.base import FlowEventStore
 from perdure.tasks import Ack, DriveRun, handle
+from perdure.testing.virtual_time import VirtualTimeLoop, run
 from worker.child import address_of
-from worker.kit import chain
+from worker.kit import chain, gated
 
 MODULE = """
 import os, signal, sys
@@ -139,6 +144,17 @@ async def test_a_run_that_makes_progress_between_kills_is_not_held(shared: FlowE
     assert (await shared.lease("advancing")).failures == 0
 
 
+class Sure(Random):
+    """Draws the same fraction of the longest back-off each time."""
+
+    def __init__(self, fraction: float) -> None:
+        super().__init__(0)
+        self.fraction = fraction
+
+    def random(self) -> float:
+        return self.fraction
+
+
 async def lose(store: FlowEventStore, run_id: str, ttl_ns: int = 1) -> None:
     """A worker claims the run and is never heard of again."""
     assert [run.run_id for run in await store.claim(f"gone {os.urandom(4).hex()}", 1, ttl_ns=ttl_ns)] == [run_id]
@@ -146,17 +162,23 @@ async def lose(store: FlowEventStore, run_id: str, ttl_ns: int = 1) -> None:
 
 
 async def test_a_task_counts_the_drives_that_were_lost_before_it(store: FlowEventStore) -> None:
-    """A lease that expired is counted by the task that takes the run over, and the last one holds it."""
+    """A lease that expired is counted by the task that takes the run over: the first one is driven on, the next wait, and the
+    last one holds the run."""
     ran: list[str] = []
-    async with FlowEngine(chain(1, lambda context: ran.append(context.step_id)), store, max_failures=3) as engine:
+    flow = chain(1, lambda context: ran.append(context.step_id))
+    async with FlowEngine(flow, store, max_failures=3, random=Sure(0.0)) as engine:
         await engine.submit("chain", run_id="r")
-        for _ in range(3):
+        await lose(store, "r")
+        for failures, hold in ((2, None), (3, "failing")):
             await lose(store, "r")
-        outcome = await handle(engine, DriveRun("r"))
-        assert isinstance(outcome.error, DriveLost)
-        assert (outcome.error.failures, outcome.disposition, ran) == (3, Ack(), [])
-        state = await store.lease("r")
-        assert (json.loads(state.hold or "{}")["code"], state.failures, state.owner) == ("failing", 3, None)
+            outcome = await handle(engine, DriveRun("r"))
+            assert isinstance(outcome.error, DriveLost)
+            assert (outcome.error.failures, outcome.disposition, ran) == (failures, Ack(), [])
+            state = await store.lease("r")
+            held = None if state.hold is None else json.loads(state.hold)["code"]
+            assert (held, state.failures, state.owner) == (hold, failures, None)
+            if hold is None:
+                await lose(store, "r")
         await engine.release_hold("r")
         await lose(store, "r")
         outcome = await handle(engine, DriveRun("r"))
@@ -164,13 +186,47 @@ async def test_a_task_counts_the_drives_that_were_lost_before_it(store: FlowEven
         assert (await engine.snapshot("r")).status == "completed"
 
 
-async def test_a_worker_drives_a_run_that_was_lost_less_often(store: FlowEventStore) -> None:
-    async with FlowEngine(chain(1), store, max_failures=3) as engine:
+async def test_a_worker_drives_a_run_that_was_lost_less_often(
+    store: FlowEventStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with FlowEngine(chain(1), store, max_failures=3, random=Sure(0.0)) as engine:
         await engine.submit("chain", run_id="r")
         await lose(store, "r")
         await lose(store, "r")
         await FlowWorker(engine).run_until_idle()
         assert (await engine.snapshot("r")).status == "completed"
+    assert (
+        "2 drives failed in a row, and the last one's process ended without a word; it waits before it is"
+        in caplog.text
+    )
+
+
+def test_drives_lost_again_wait_ever_longer_and_a_first_one_does_not() -> None:
+    """What runs beside a killer is lost with it, and gets on when the back-offs have come apart (R44)."""
+
+    async def main(loop: VirtualTimeLoop) -> None:
+        store, took = MemoryEventStore(loop.clock_ns), list[float]()
+        begun = asyncio.Event()
+
+        async def lost() -> None:
+            """A worker process that dies as soon as it drives the run."""
+            flow, stuck = gated(lambda step_id: begun.set(), asyncio.Event()), loop.time()
+            begun.clear()
+            engine = FlowEngine(flow, store, random=Sure(1.0), lease_ttl=timedelta(seconds=9))
+            worker = asyncio.create_task(FlowWorker(engine).run_forever(signals=False))
+            await begun.wait()
+            took.append(loop.time() - stuck)
+            await store.void(engine.owner)
+            worker.cancel()
+            await asyncio.wait([worker])
+
+        async with FlowEngine(gated(lambda step_id: None, asyncio.Event()), store) as client:
+            await client.submit("gated", run_id="r")
+        for _ in range(5):
+            await lost()
+        assert [round(seconds, 3) for seconds in took] == [0, 0, 2, 4, 8]
+
+    run(main, Clock().ns)
 
 
 async def test_a_build_that_is_lost_over_a_held_run_is_named_in_its_hold_too(store: FlowEventStore) -> None:
@@ -180,11 +236,12 @@ async def test_a_build_that_is_lost_over_a_held_run_is_named_in_its_hold_too(sto
     async with FlowEngine(chain(1), store, max_failures=1, builds=v2) as engine:
         await engine.submit("chain", run_id="r")
         assert await store.set_hold("r", hold, expected_sequence=1)
-        assert [run.failures for run in await store.claim_held("gone", 1, build="v2", ttl_ns=1)] == [0]
-        await asyncio.sleep(0.001)
+        for failures in (0, 1):
+            assert [run.failures for run in await store.claim_held("gone", 1, build="v2", ttl_ns=1)] == [failures]
+            await store.void("gone")
         await FlowWorker(engine).run_until_idle()
         held = json.loads((await store.lease("r")).hold or "{}")
-        assert (held["code"], held["reason"], held["builds"]) == ("failing", {"failures": 1}, ["v1", "v2"])
+        assert (held["code"], held["reason"], held["builds"]) == ("failing", {"failures": 2}, ["v1", "v2"])
     v3 = RuntimeBuildCompatibility("v3", accept_unpinned=True)
     async with FlowEngine(chain(1), store, max_failures=1, builds=v3) as engine:
         await FlowWorker(engine).run_until_idle()

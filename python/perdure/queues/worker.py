@@ -12,9 +12,11 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
 from perdure.errors import FlowError, InvalidWorkerConfiguration, StoreError, TaskLeaseLost
+from perdure.outage import Outage
 from perdure.queues.queue import FlowTaskQueue, TaskLease
 from perdure.task_kinds import FlowTask
 from perdure.tasks import Ack, DeadLetter, Disposition, Nack, TaskOutcome, backoff_ns, handle
+from perdure.told import told
 
 if TYPE_CHECKING:
     from perdure.engine import FlowEngine
@@ -90,14 +92,16 @@ class TaskWorker:
         if not self._engine.closed:
             self._engine.check_use()  # else every task would come back counted
         failures, grace_seconds = 0, 0.0
+        outage = Outage(f"queue {self._queue!r} cannot be reached", f"queue {self._queue!r} is reached again")
         try:
             while not (self._stopping.is_set() or self._engine.closed):
                 try:
                     await self._turn()
                     failures = 0
+                    outage.over()
                 except StoreError as error:
                     failures += 1
-                    _log.warning("queue %r cannot be reached and is tried again: %s", self._queue, error.code)
+                    outage.failed(told(error))
                     await self._rest(min(_LAST_PAUSE_SECONDS, 0.05 * 2 ** min(failures, 10)))
             grace_seconds = self._drain_seconds
         finally:
@@ -184,7 +188,7 @@ class TaskWorker:
         try:
             await self._work(lease)
         except FlowError as error:
-            _log.warning("task %s is another worker's now, or could not be settled: %s", lease.task.type, error.code)
+            _log.warning("task %s is another worker's now, or could not be settled: %s", lease.task.type, told(error))
 
     async def _work(self, lease: TaskLease) -> TaskOutcome:
         lease_id = lease.lease_id
@@ -209,7 +213,7 @@ class TaskWorker:
         try:
             return await self._queue.heartbeat(lease_id)
         except StoreError as error:  # the lease has not ended yet, so the next heartbeat may be in time
-            _log.warning("a task lease could not be renewed and is tried again: %s", error.code)
+            _log.warning("a task lease could not be renewed and is tried again: %s", told(error))
             return lease_id
 
     async def _handle(self, task: FlowTask) -> TaskOutcome:

@@ -101,14 +101,16 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """A run whose lease `claim` gave out. `now` is the store's clock, ns. `failures`: how many drives in a row have failed, if
-    the last one's owner never gave the lease back, because its process ended or stood still; 0 else (R44)."""
+    """A run whose lease `claim` gave out. `now` is the store's clock, ns. `failures`: how many drives in a row have failed
+    (R44). `lost`: the last one's owner never gave the lease back, because its process ended or stood still, and others had failed
+    before; the claimer is to count that, by giving the run back as failed. A first loss the claim has counted itself."""
 
     run_id: str
     epoch: int
     last_sequence: int
     now: int = field(default=0, compare=False)
     failures: int = 0
+    lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +122,8 @@ class LeaseState:
     parked_sequence: int
     failures: int
     not_before: int | None
-    """Back-off of a failed drive: ns since 1970, in whole microseconds; 0 if its owner died, and nothing touched the run since."""
+    """Back-off of a failed drive: ns since 1970, in whole microseconds; 0 if its owner died, which is yet to be counted, and
+    nothing touched the run since."""
     hold: str | None
     """JSON text of the run hold."""
     claim_at: int | None
@@ -267,7 +270,7 @@ class FlowEventStore(Protocol):
         `workflows` and whose build is in `builds`, None taking any, and whose id is not among `besides`. An expired lease on
         a held run met on the way is cleared from the order of claims.
 
-        Taking over the expired lease of another owner adds 1 to the run's failures (R44)."""
+        Taking over the expired lease of another owner is a failure (R44): see `Claimed`."""
         ...
 
     async def claim_held(

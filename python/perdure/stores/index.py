@@ -246,8 +246,9 @@ class MemoryIndex:
         return run_id not in wanted.besides and wanted.includes(row.name, row.version, row.build)
 
     def _give(self, run_id: str, owner: str, ttl_ns: int, now: int) -> Claimed:
-        self.leases[run_id], failures = leases.given(self.leases[run_id], owner, ttl_ns, now)
-        return Claimed(run_id, self.leases[run_id].epoch, self._rows[run_id].last_sequence, now, failures)
+        row, lost = leases.given(self.leases[run_id], owner, ttl_ns, now)
+        self.leases[run_id] = row
+        return Claimed(run_id, row.epoch, self._rows[run_id].last_sequence, now, row.failures, lost)
 
     def renew(
         self, owner: str, pairs: Sequence[tuple[str, int]], ttl_ns: int, now: int

@@ -42,14 +42,15 @@ _FIRST_BACKOFF_NS: Final = 1_000_000_000
 _LAST_BACKOFF_NS: Final = 600_000_000_000
 _DOUBLINGS: Final = 10  # 2^10 s are more than the last back-off; far larger powers need not be computed
 _AT_ONCE: Final = 0
-"""The `not_before` of a run whose owner died: a failure that was counted, without a back-off. It says so to the next claim."""
+"""The `not_before` of a run whose owner died after other drives had failed: there is no back-off, and the next claim is told of
+a failure to be counted."""
 
 
 class Columns(NamedTuple):
     """A run's lease columns. `not_before` and `claim_at` in microseconds since 1970.
 
     `not_before` is set from a counted failure to the next change of the row: whatever touches the run ends the back-off. So
-    R3's "runnable" and `claim_at` say the same. It is 0 after a lease was voided."""
+    R3's "runnable" and `claim_at` say the same. It is 0 from a lost drive that is not counted yet."""
 
     owner: str | None
     epoch: int
@@ -271,13 +272,15 @@ def claimed(row: Columns, owner: str, ttl_ns: int, now: int) -> Columns:
     return row._replace(owner=owner, epoch=row.epoch + 1, not_before=None, claim_at=microseconds(now + ttl_ns))
 
 
-def given(row: Columns, owner: str, ttl_ns: int, now: int) -> tuple[Columns, int]:
-    """The same by a worker's claim, and what `Claimed.failures` says: an owner that let its lease expire did not come to
-    count its failure, so that is done here; that of one which is dead was counted when its lease was voided (R44)."""
+def given(row: Columns, owner: str, ttl_ns: int, now: int) -> tuple[Columns, bool]:
+    """The same by a worker's claim, and what `Claimed.lost` says. An owner that let its lease expire did not come to count its
+    failure (R44). The first one is counted here, and the run may be driven at once; one after others has to wait, and whether
+    the run is held is the claimer's to know."""
     expired = row.owner not in (None, owner)
-    failures = row.failures + 1 if expired else row.failures
-    lost = expired or row.not_before == _AT_ONCE
-    return claimed(row._replace(failures=failures), owner, ttl_ns, now), failures if lost else 0
+    lost = row.not_before == _AT_ONCE or (expired and row.failures > 0)
+    if expired and not row.failures:
+        row = row._replace(failures=1)
+    return claimed(row, owner, ttl_ns, now), lost
 
 
 def passed_over(row: Columns) -> Columns:
@@ -295,5 +298,6 @@ def renewed(row: Columns, owner: str, epoch: int, ttl_ns: int, now: int) -> Colu
 
 
 def voided(row: Columns) -> Columns:
-    """With the lease ended because its owner is dead (R2), which counts as a failure of its drive (R44)."""
-    return _unleased(row._replace(failures=row.failures + 1), 0)._replace(not_before=_AT_ONCE)
+    """With the lease ended because its owner is dead (R2), which is a failure of its drive (R44): as an expired one in `given`."""
+    released = _unleased(row, 0)
+    return released._replace(not_before=_AT_ONCE) if row.failures else released._replace(failures=1)

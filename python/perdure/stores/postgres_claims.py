@@ -46,14 +46,14 @@ def wanted_values(wanted: Wanted) -> tuple[object, ...]:
     return names, versions, builds, wanted.builds is None or None in wanted.builds, list(wanted.besides)
 
 
-_PICKED: Final = "r.run_id, r.claim_at, coalesce(r.owner <> $2, false) AS expired, r.not_before"
+_PICKED: Final = "r.run_id, r.claim_at, coalesce(r.owner <> $2, false) AS expired, r.not_before, r.failures"
 _GIVE: Final = """given AS (
     UPDATE @schema@.flow_runs AS r SET owner = $2, epoch = r.epoch + 1, not_before = NULL,
-        failures = r.failures + CASE WHEN picked.expired THEN 1 ELSE 0 END,
+        failures = greatest(r.failures, picked.expired::integer),
         claim_at = @schema@.flow_microseconds(clock.now + $4::bigint)
     FROM picked, clock WHERE r.run_id = picked.run_id
-    RETURNING r.run_id, r.epoch, r.last_sequence, picked.claim_at AS due, clock.now,
-        CASE WHEN picked.expired OR picked.not_before = 0 THEN r.failures ELSE 0 END AS failures
+    RETURNING r.run_id, r.epoch, r.last_sequence, picked.claim_at AS due, clock.now, r.failures,
+        picked.expired AND picked.failures > 0 OR coalesce(picked.not_before = 0, false) AS lost
 )"""
 
 CLAIM: Final = f"""
@@ -72,7 +72,7 @@ met AS MATERIALIZED (
 ),
 passed AS (UPDATE @schema@.flow_runs AS r SET claim_at = NULL FROM met WHERE r.run_id = met.run_id),
 {_GIVE}
-SELECT run_id, epoch, last_sequence, now, failures FROM given ORDER BY due, run_id"""
+SELECT run_id, epoch, last_sequence, now, failures, lost FROM given ORDER BY due, run_id"""
 
 CLAIM_HELD: Final = f"""
 WITH {_CLOCK},
@@ -83,7 +83,7 @@ picked AS MATERIALIZED (
     ORDER BY r.run_id LIMIT $3::bigint FOR NO KEY UPDATE SKIP LOCKED
 ),
 {_GIVE}
-SELECT run_id, epoch, last_sequence, now, failures FROM given ORDER BY run_id"""
+SELECT run_id, epoch, last_sequence, now, failures, lost FROM given ORDER BY run_id"""
 
 NEXT_CLAIM: Final = f"""
 SELECT r.claim_at FROM @schema@.flow_runs AS r
@@ -118,8 +118,8 @@ VOID: Final = """
 WITH dead AS MATERIALIZED (
     SELECT r.run_id FROM @schema@.flow_runs AS r WHERE r.owner = $1 ORDER BY r.run_id FOR NO KEY UPDATE
 )
-UPDATE @schema@.flow_runs AS r SET owner = NULL, failures = r.failures + 1, not_before = 0,
-    claim_at = CASE WHEN r.hold IS NULL THEN 0 END
+UPDATE @schema@.flow_runs AS r SET owner = NULL, failures = greatest(r.failures, 1),
+    not_before = CASE WHEN r.failures > 0 THEN 0 END, claim_at = CASE WHEN r.hold IS NULL THEN 0 END
 FROM dead WHERE r.run_id = dead.run_id AND r.owner = $1 RETURNING r.run_id"""
 
 SET_HOLD: Final = f"""

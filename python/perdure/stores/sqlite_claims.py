@@ -165,9 +165,9 @@ def claimable_held(connection: sqlite3.Connection, k: int, build: str, wanted: W
 
 def _give(connection: sqlite3.Connection, run_id: str, owner: str, ttl_ns: int, now: int) -> Claimed:
     state = read_state(connection, run_id)
-    row, failures = leases.given(state.lease, owner, ttl_ns, now)
+    row, lost = leases.given(state.lease, owner, ttl_ns, now)
     write_columns(connection, run_id, row)
-    return Claimed(run_id, row.epoch, state.last_sequence, now, failures)
+    return Claimed(run_id, row.epoch, state.last_sequence, now, row.failures, lost)
 
 
 # beside claims ---------------------------------------------------------------------------------------------------

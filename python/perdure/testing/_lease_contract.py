@@ -365,22 +365,39 @@ class LeaseContract(StoreSuite):
         assert told([await self.refused(store, story, replace(ME, epoch=1))]) == told([LeaseLost("r")])
 
     @on_a_store
-    async def test_a_take_over_counts_as_a_failure_until_a_decision_is_accepted(self, store: FlowEventStore) -> None:
-        """R44, where nobody is left to count it: a lease that expired, and one that was voided, count once."""
+    async def test_a_first_take_over_is_counted_and_later_ones_are_told_of(self, store: FlowEventStore) -> None:
+        """R44, where nobody is left to count: of a lease that expired."""
         story = await self.leased(store)
-        for failures, owner in enumerate(("other", "me", "other"), 1):
+        self.clock.ns += TTL
+        assert await store.claim("other", 1, ttl_ns=TTL) == [Claimed("r", 2, 2, failures=1)]
+        for epoch, owner in ((3, "me"), (4, "other")):
             self.clock.ns += TTL
-            assert await store.claim(owner, 1, ttl_ns=TTL) == [Claimed("r", failures + 1, 2, failures=failures)]
+            assert await store.claim(owner, 1, ttl_ns=TTL) == [Claimed("r", epoch, 2, failures=1, lost=True)]
             state = await store.lease("r")
-            assert (state.failures, state.not_before, state.claim_at) == (failures, None, us(self.clock.ns + TTL))
-        assert await store.void("other") == 1
-        assert await store.lease("r") == LeaseState(None, 4, -1, 4, 0, None, 0, False, 2)
-        assert await store.claim("me", 1, ttl_ns=TTL) == [Claimed("r", 5, 2, failures=4)]
+            assert (state.failures, state.not_before, state.claim_at) == (1, None, us(self.clock.ns + TTL))
+        await story.write(store, lease=replace(OTHER, epoch=4, after="fail", counted=True, fraction=1.0))
+        self.clock.ns += 2 * SECOND
+        assert await store.claim("me", 1, ttl_ns=TTL) == [Claimed("r", 5, 2, failures=2)]  # that one was told of
         await story.write(store, wait("w", START), lease=replace(ME, epoch=5))
-        assert (await store.lease("r")).failures == 4
+        assert (await store.lease("r")).failures == 2
         await story.write(store, wait("v", START), lease=replace(ME, epoch=5, accepted=True))
         self.clock.ns += TTL
         assert await store.claim("other", 1, ttl_ns=TTL) == [Claimed("r", 6, 4, failures=1)]
+
+    @on_a_store
+    async def test_a_first_voided_lease_is_counted_and_later_ones_are_told_of(self, store: FlowEventStore) -> None:
+        """The same of an owner that is known to be dead."""
+        story = await self.leased(store)
+        assert await store.void("me") == 1
+        assert await store.lease("r") == LeaseState(None, 1, -1, 1, None, None, 0, False, 2)
+        assert await store.claim("other", 1, ttl_ns=TTL) == [Claimed("r", 2, 2, failures=1)]
+        for epoch, dead, owner in ((3, "other", "me"), (4, "me", "other")):
+            assert await store.void(dead) == 1
+            assert await store.lease("r") == LeaseState(None, epoch - 1, -1, 1, 0, None, 0, False, 2)
+            assert await store.claim(owner, 1, ttl_ns=TTL) == [Claimed("r", epoch, 2, failures=1, lost=True)]
+        await story.write(store, lease=replace(OTHER, epoch=4, after="fail", counted=True, max_failures=2))
+        state = await store.lease("r")
+        assert (state.failures, json.loads(state.hold or "{}")["reason"]) == (2, {"failures": 2})
 
     @on_a_store
     async def test_a_lease_that_was_given_back_is_not_taken_over(self, store: FlowEventStore) -> None:
@@ -393,16 +410,17 @@ class LeaseContract(StoreSuite):
         self.clock.ns += TTL
         assert await store.claim("me", 1, ttl_ns=TTL) == [Claimed("r", 4, 2)]  # it lives, or could not ask
         await story.write(store, lease=replace(ME, epoch=4, after="fail", counted=True))
-        assert await store.claim("other", 1, ttl_ns=TTL) == [Claimed("r", 5, 2)]  # a failure that was told of
+        assert await store.claim("other", 1, ttl_ns=TTL) == [Claimed("r", 5, 2, failures=1)]  # which was told of
         assert (await store.lease("r")).failures == 1
 
     @on_a_store
     async def test_whatever_touches_a_voided_run_ends_the_news_of_it(self, store: FlowEventStore) -> None:
         story = await self.leased(store)
         await store.void("me")
+        await store.claim("other", 1, ttl_ns=TTL)
+        await store.void("other")
         await story.write(store, wait("w", START))
-        assert await store.claim("other", 1, ttl_ns=TTL) == [Claimed("r", 2, 3)]
-        assert (await store.lease("r")).failures == 1
+        assert await store.claim("me", 1, ttl_ns=TTL) == [Claimed("r", 3, 3, failures=1)]
 
     @on_a_store
     async def test_only_known_workflows_and_builds_are_claimed(self, store: FlowEventStore) -> None:
@@ -520,8 +538,8 @@ class LeaseContract(StoreSuite):
         held = await self.leased(store, "h")
         await held.write(store, lease=replace(ME, epoch=1, hold=HOLD))
         assert await store.void("me") == 2
-        assert await store.lease("a") == LeaseState(None, 1, -1, 1, 0, None, 0, False, 2)
-        assert await store.lease("h") == LeaseState(None, 1, -1, 1, 0, HOLD, None, False, 2)
+        assert await store.lease("a") == LeaseState(None, 1, -1, 1, None, None, 0, False, 2)
+        assert await store.lease("h") == LeaseState(None, 1, -1, 1, None, HOLD, None, False, 2)
         assert (await store.lease("b")).live
         assert told([await self.refused(store, story, replace(ME, epoch=1))]) == told([LeaseLost("a")])
         assert await store.claim("other", 9, ttl_ns=TTL) == [Claimed("a", 2, 2, failures=1)]
@@ -596,7 +614,7 @@ class LeaseContract(StoreSuite):
         runs = await store.claim_held("other", 9, build="b2", ttl_ns=TTL)
         assert runs == [Claimed("a", 2, 1, failures=1), Claimed("b", 2, 1, failures=1), Claimed("c", 1, 1)]
         await store.void("other")
-        assert await store.claim_held("me", 1, build="b2", ttl_ns=TTL) == [Claimed("a", 3, 1, failures=2)]
+        assert await store.claim_held("me", 1, build="b2", ttl_ns=TTL) == [Claimed("a", 3, 1, failures=1, lost=True)]
 
     @on_a_store
     async def test_listings_show_holds(self, store: FlowEventStore) -> None:

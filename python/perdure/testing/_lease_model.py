@@ -59,12 +59,14 @@ class LeaseModel:
         self.owner, self.epoch, self.expires = owner, self.epoch + 1, _ahead(now + ttl)
         self.not_before, self.owes_a_look = None, True
 
-    def claim(self, owner: str, ttl: int, now: int) -> int:
-        """A worker's claim; gives what it is told of failures (R44)."""
+    def claim(self, owner: str, ttl: int, now: int) -> tuple[int, bool]:
+        """A worker's claim; gives what it is told of failures, and of one that it has to count (R44)."""
         expired, voided = self.owner is not None and self.owner != owner, self.not_before == 0
+        lost = voided or (expired and self.failures > 0)
         self.give(owner, ttl, now)
-        self.failures += expired
-        return self.failures if expired or voided else 0
+        if expired and self.failures == 0:
+            self.failures = 1
+        return self.failures, lost
 
     def renew(self, ttl: int, now: int) -> None:
         if ttl == 0:
@@ -78,7 +80,10 @@ class LeaseModel:
     def void(self) -> None:
         """The owner is dead."""
         self.free()
-        self.failures, self.not_before = self.failures + 1, 0
+        if self.failures:
+            self.not_before = 0
+        else:
+            self.failures = 1
 
     def release_hold(self) -> None:
         if self.hold is not None:
@@ -234,7 +239,7 @@ class _Trace:
     def _given(self, claimed: list[Claimed], expected: list[str], owner: str, now: int) -> None:
         assert [run.run_id for run in claimed] == expected
         for run in claimed:
-            assert run.failures == self.runs[run.run_id].claim(owner, _TTL, now)
+            assert (run.failures, run.lost) == self.runs[run.run_id].claim(owner, _TTL, now)
 
     async def _claim_at(self, run_id: str) -> int | None:
         return (await self.store.lease(run_id)).claim_at if self.runs[run_id].last_sequence else None

@@ -24,8 +24,10 @@ from perdure.errors import (
 )
 from perdure.flow import Flow
 from perdure.host_call import HostCall
+from perdure.outage import Outage
 from perdure.stores.base import Claimed
 from perdure.stores.leases import Wanted
+from perdure.told import told
 from perdure.worker.deaths import DeathWatch
 from perdure.worker.held import HeldRuns
 from perdure.worker.hints import Hints
@@ -93,6 +95,7 @@ class FlowWorker:
         self._more = False  # whether the last look left runs that can be claimed, as far as is known
         self._pause = _FIRST_PAUSE
         self._failing_since: float | None = None
+        self._outage = Outage("the worker cannot look for runs", "the worker looks for runs again")
         self._running = False
         self._draining = False
         self._hurried = asyncio.Event()
@@ -205,9 +208,10 @@ class FlowWorker:
             since = self._failing_since = now if self._failing_since is None else self._failing_since
             if now - since > _STORE_PATIENCE and not isinstance(error, StoreUnavailable):
                 raise
-            _log.warning("the worker cannot look for runs and tries again: %s", error.code)
+            self._outage.failed(told(error))
             return min(_LAST_RETRY, _FIRST_RETRY + (now - since) / 2)
         self._failing_since = None
+        self._outage.over()
         return pause or 0.0
 
     async def _look(self) -> float:
@@ -309,10 +313,13 @@ class FlowWorker:
         except LeaseLost:
             _log.warning("run %s went to another worker while this one drove it", call.run_id)
         except DriveLost as error:
-            _log.warning("%s; it is held until it is released", error)
+            last = error.failures >= self.engine.leasing.max_failures
+            _log.warning(
+                "%s; it %s", error, "is held until it is released" if last else "waits before it is driven again"
+            )
         except FlowError as error:
             held = "; it is held until it is released" if isinstance(error, NonDeterministic) else ""
-            _log.warning("the drive of run %s failed: %s%s", call.run_id, error.for_logs, held)
+            _log.warning("the drive of run %s failed: %s%s", call.run_id, told(error), held)
             if not call.drove or isinstance(error, _UNKNOWN):
                 self._shun(call.run_id)
         except (Exception, SystemExit, KeyboardInterrupt) as error:  # noqa: BLE001 - no step may end a worker
@@ -326,7 +333,7 @@ class FlowWorker:
         try:
             await self.engine.store.renew(self.engine.owner, [(claimed.run_id, claimed.epoch)], ttl_ns=0)
         except StoreError as error:
-            _log.warning("the lease of run %s will have to expire: %s", claimed.run_id, error.code)
+            _log.warning("the lease of run %s will have to expire: %s", claimed.run_id, told(error))
 
     def _shun(self, run_id: str) -> None:
         """Nothing on the run says that it failed here, so it is this worker that must not take it again at once."""

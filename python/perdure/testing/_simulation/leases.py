@@ -22,7 +22,7 @@ __all__ = ["LeaseBooks"]
 _NOT_COUNTED: Final = frozenset(
     {
         *(errors.NonDeterministic, errors.LeaseLost, errors.LeaseHeld, errors.OutcomeUnknown, errors.EngineClosed),
-        *(errors.StepNotRegistered, errors.WorkflowNotRegistered, errors.DriveLost),
+        *(errors.StepNotRegistered, errors.WorkflowNotRegistered),
     }
 )
 _LEFT_ALONE_NS: Final = 1_000_000_000
@@ -66,11 +66,10 @@ class LeaseBooks:
             self._fail("R44", f"{party.name} claims run {run_id} again and does not know a step of it")
 
     def claimed(self, claim: Claimed, owner: str, ttl_ns: int) -> None:
-        failures = self.of(claim.run_id).claim(owner, ttl_ns, self._medium.clock())
-        if claim.failures != failures:
-            self._fail(
-                "R44", f"the claim of run {claim.run_id} says {claim.failures} failures, and should say {failures}"
-            )
+        right = self.of(claim.run_id).claim(owner, ttl_ns, self._medium.clock())
+        said = claim.failures, claim.lost
+        if said != right:
+            self._fail("R44", f"the claim of run {claim.run_id} says of failures {said}, and should say {right}")
         self.compare(claim.run_id)
 
     def renewed(self, run_id: str, ttl_ns: int) -> None:
@@ -144,8 +143,7 @@ class LeaseBooks:
             return
         if worker and isinstance(error, errors.StepNotRegistered):
             self._lacking[party.owner, run_id] = self._medium.clock()
-        drifted = isinstance(error, errors.NonDeterministic) and (worker or party.build is not None)
-        holds = drifted or isinstance(error, errors.DriveLost)
+        holds = isinstance(error, errors.NonDeterministic) and (worker or party.build is not None)
         if holds != (lease.hold is not None):
             self._fail("R43", f"{party.name} releases run {run_id} {'without' if holds else 'with'} a hold")
         caused = hold_builds(lease.hold)
