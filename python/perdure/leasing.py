@@ -219,8 +219,8 @@ class LeaseKeeper:
                 if all(session.active is None for session in self.sessions()):
                     return
                 if now != seen:
-                    seen = now
                     await self._notice()
+                    seen = now
                 outage.over()
                 pause = self.poll_seconds
             except StoreError as error:
