@@ -7,6 +7,7 @@ import gc
 import io
 import json
 import os
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
@@ -20,6 +21,7 @@ from perdure import (
     EncryptedPayloads,
     Flow,
     FlowEngine,
+    FlowError,
     PayloadCodecFailed,
     RuntimeBuildCompatibility,
     StepFailed,
@@ -186,7 +188,6 @@ def test_show_tells_all_of_a_run_but_its_tokens(address: str, tell: Tell, capsys
     assert ["charge", "charge", "completed", "1", "-", '{"paid":2}'] in lines
     assert ["held,", "code", "non_deterministic"] in lines
     assert TOKEN not in table
-    assert len(max(table.splitlines(), key=len)) < len(DECLINED)  # long errors are cut; --json has them whole
     assert found["steps"]["ship"]["error"] == f"runtime error: {DECLINED}"
 
 
@@ -200,6 +201,40 @@ def test_show_says_which_process_drives_a_run(address: str, tell: Tell, capsys: 
     assert run(["show", "stuck"]) == 0
     assert f"epoch {found['lease']['epoch']}, process {os.getpid()}" in capsys.readouterr().out
     assert len(list(Path("/proc/self/fd").iterdir())) == opened
+
+
+@pytest.mark.parametrize("command", ["show", "history"])
+def test_a_pipe_gets_texts_whole_and_a_terminal_wraps_them(
+    address: str, command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    assert run([command, "free"]) == 0
+    assert f"runtime error: {DECLINED}\n" in capsys.readouterr().out  # unpadded, and on one line
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    assert run([command, "free"]) == 0
+    table = re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().out)
+    assert table.count("declined") >= DECLINED.count("declined")
+    assert max(map(len, table.splitlines())) <= 100
+
+
+def test_a_payload_is_cut_on_a_terminal_only(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address, payload = str(tmp_path / "long.db"), "x" * 12_000
+
+    async def fill() -> None:
+        async with FlowEngine(flow, address) as engine:
+            await engine.start(order, payload, run_id="long")
+
+    with suppress(FlowError):
+        asyncio.run(fill())
+    monkeypatch.setenv("COLUMNS", "100")
+    assert run(["show", "long", "--store", address]) == 0
+    assert f"input     {payload}\n" in capsys.readouterr().out
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    assert run(["show", "long", "--store", address]) == 0
+    table = capsys.readouterr().out
+    assert 0 < table.count("x") < 500 and "…" in table
 
 
 def test_tokens_are_shown_when_they_are_asked_for(address: str, tell: Tell) -> None:

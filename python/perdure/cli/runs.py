@@ -16,9 +16,9 @@ from perdure.cli.shared import (
     StoreUrl,
     Version,
     Workflow,
+    brief,
     opened,
     perform,
-    plain,
     say,
     selection,
     tell_json,
@@ -36,8 +36,6 @@ from perdure.stores.base import LeaseState, RunFilter, RunRecord, RunSummary
 __all__ = ["Codec", "RunId", "register"]
 
 _PAGE: Final = 500
-_SHORT: Final = 72
-"""Characters of a payload or an error in a table; `--json` shows all of it."""
 _REDACTED: Final = "<redacted>"
 
 RunId = Annotated[str, typer.Argument(metavar="RUN", help="The run's id.")]
@@ -167,7 +165,7 @@ def show(
         [
             (
                 *(step_id, step.step_name, step.status, step.attempt, step.retry_after),
-                _short(step.error) or (_short(step.output_json.decode()) if step.status == "completed" else None),
+                step.error or (brief(step.output_json.decode()) if step.status == "completed" else None),
             )
             for step_id, step in snapshot.steps.items()
         ],
@@ -187,19 +185,19 @@ def _facts(snapshot: WorkflowRunSnapshot, lease: LeaseState) -> list[tuple[str, 
         ("build", spec.runtime_build_id),
         ("status", snapshot.status),
         ("events", snapshot.last_sequence),
-        ("input", _short(_text(parts["input"]))),
+        ("input", brief(_text(parts["input"]))),
     ]
     if snapshot.status == "completed":
-        facts.append(("output", _short(_text(parts["output"]))))
+        facts.append(("output", brief(_text(parts["output"]))))
     if snapshot.error is not None:
-        facts.append(("error", _short(snapshot.error)))
+        facts.append(("error", snapshot.error))
     if lease.live:
         pid = None if lease.owner is None else pid_of(lease.owner)
         facts.append(("driven by", f"epoch {lease.epoch}" + (f", process {pid}" if pid else "")))
     if lease.failures:
         facts.append(("failed drives", lease.failures))
     if lease.hold is not None:
-        facts += [(f"held, {name}", _short(_text(value))) for name, value in _hold(lease.hold).items()]
+        facts += [(f"held, {name}", _text(value)) for name, value in _hold(lease.hold).items()]
     return facts
 
 
@@ -235,13 +233,6 @@ def _tell_part(columns: tuple[str, ...], rows: list[tuple[object, ...]]) -> None
 
 def _text(value: object) -> str:
     return value if isinstance(value, str) else orjson.dumps(value).decode()
-
-
-def _short(text: str | None) -> str | None:
-    if text is None:
-        return None
-    line = plain(text)
-    return line if len(line) <= _SHORT else f"{line[:_SHORT]}…"
 
 
 # history -------------------------------------------------------------------------------------------------------
@@ -303,7 +294,7 @@ def _detail(envelope: Envelope) -> str | None:
         f"{key.replace('_', ' ')} {event[key]}" for key in ("attempt", "resume_at", "retry_after") if event.get(key)
     ]
     parts += [str(event[key]) for key in ("step_name", "reason", "error") if event.get(key)]
-    return _short(", ".join(parts)) or None
+    return ", ".join(parts) or None
 
 
 # hooks ---------------------------------------------------------------------------------------------------------
@@ -339,5 +330,5 @@ def hooks(
         return
     tell_table(
         ("run", "hook", "token", "metadata"),
-        [(*list(row.values())[:3], _short(_text(row["metadata"])) if row["metadata"] else None) for row in found],
+        [(*list(row.values())[:3], brief(_text(row["metadata"])) if row["metadata"] else None) for row in found],
     )

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Final, TypeVar
 import orjson
 import typer
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -37,6 +38,7 @@ __all__ = [
     "StoreUrl",
     "Version",
     "Workflow",
+    "brief",
     "counted",
     "named",
     "opened",
@@ -51,8 +53,6 @@ __all__ = [
 T = TypeVar("T")
 YEAR: Final = 365 * 86_400.0
 """The most that an option in seconds may say."""
-_PIPE_WIDTH: Final = 10_000
-"""Columns of a table that no terminal shows: nothing is cut or wrapped there."""
 
 StoreUrl = Annotated[
     str,
@@ -139,15 +139,40 @@ def tell_json(value: object) -> None:
     sys.stdout.write(text + "\n")
 
 
+def brief(text: str) -> str:
+    """`text` for a cell of a table that a payload may stand in: a terminal shows no more than one of its lines, anybody else
+    gets all of it."""
+    line = plain(text)
+    if not sys.stdout.isatty():
+        return line
+    room = Console().width - 1
+    return line if len(line) <= room else f"{line[:room]}…"
+
+
 def tell_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """A table on stdout; None shows as a dash, numbers stand to the right."""
-    table = Table(box=box.SIMPLE_HEAD if sys.stdout.isatty() else None, pad_edge=False)
+    """A table on stdout; None shows as a dash, numbers stand to the right. A terminal that is too narrow for it gets the
+    cells folded; where none shows it, each row is one line, however long."""
     cells = [[_cell(value) for value in row] for row in rows]
+    if not sys.stdout.isatty():
+        _tell_lines([[Text(column) for column in columns], *cells])
+        return
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in columns:
         table.add_column(Text(column), overflow="fold")
     for row in cells:
         table.add_row(*row)
-    Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH).print(table)
+    Console().print(table)
+
+
+def _tell_lines(rows: Sequence[Sequence[Text]]) -> None:
+    widths = [max(cell_len(cell.plain) for cell in column) for column in zip(*rows, strict=True)]
+    for row in rows:
+        sys.stdout.write("  ".join([*map(_padded, row[:-1], widths), row[-1].plain]) + "\n")
+
+
+def _padded(cell: Text, width: int) -> str:
+    room = " " * (width - cell_len(cell.plain))
+    return room + cell.plain if cell.justify == "right" else cell.plain + room
 
 
 def _cell(value: object) -> Text:
