@@ -259,6 +259,14 @@ def test_history_is_a_time_line(address: str, tell: Tell, capsys: pytest.Capture
     assert all(TOKEN not in line for line in lines)
 
 
+def test_history_says_why_a_cancellation_was_asked_for(
+    address: str, tell: Tell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tell("cancel", "free", "--reason", "no money")
+    assert run(["history", "free"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].split()[3:] == ["run_cancellation_requested", "-", "no", "money"]
+
+
 def test_hooks_of_one_run_and_of_all(address: str, tell: Tell) -> None:
     assert [row["run_id"] for row in tell("hooks")[0]] == ["free", "pinned", "stuck"]
     assert tell("hooks", "--run", "free") == [

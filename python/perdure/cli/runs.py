@@ -293,7 +293,8 @@ def _detail(envelope: Envelope) -> str | None:
     parts = [
         f"{key.replace('_', ' ')} {event[key]}" for key in ("attempt", "resume_at", "retry_after") if event.get(key)
     ]
-    parts += [str(event[key]) for key in ("step_name", "reason", "error") if event.get(key)]
+    reason = event.get("reason") or event.get("request", {}).get("reason")
+    parts += [str(text) for text in (event.get("step_name"), reason, event.get("error")) if text]
     return ", ".join(parts) or None
 
 
