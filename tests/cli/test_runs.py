@@ -23,7 +23,9 @@ from perdure import (
     FlowEngine,
     FlowError,
     PayloadCodecFailed,
+    RetryPolicy,
     RuntimeBuildCompatibility,
+    StepContext,
     StepFailed,
     WorkflowRunSnapshot,
     WorkflowSpec,
@@ -56,6 +58,18 @@ async def order(ctx: AsyncContext, amount: int) -> object:
     approval = ctx.hook(object, id="approval", token=f"{TOKEN}-{amount}", metadata={"desk": 4})
     await ctx.race(approval, ctx.sleep(timedelta(hours=24), id="patience"))
     return approval.result() if approval.done() else "nobody came"
+
+
+@flow.step(retry=RetryPolicy.fixed(2, timedelta(0)), timeout=timedelta(milliseconds=200))
+async def call(number: int, step: StepContext) -> None:
+    if step.attempt == 1:
+        raise LookupError("a\x1b[31m")
+    await asyncio.sleep(3600)
+
+
+@flow.workflow("caller", version="1")
+async def caller(ctx: AsyncContext, number: int) -> None:
+    await ctx.step(call, number)
 
 
 Tell = Callable[..., Any]
@@ -215,6 +229,40 @@ def test_a_pipe_gets_texts_whole_and_a_terminal_wraps_them(
     table = re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().out)
     assert table.count("declined") >= DECLINED.count("declined")
     assert max(map(len, table.splitlines())) <= 100
+
+
+def test_an_error_has_the_type_of_its_exception(address: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("show", "history"):
+        assert run([command, "free"]) == 0
+        assert f"ValueError: runtime error: {DECLINED}" in capsys.readouterr().out
+
+
+def test_tracebacks_are_printed_whole_when_they_are_asked_for(
+    address: str, tell: Tell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["show", "free"]) == 0
+    default = capsys.readouterr().out
+    (found,) = tell("show", "free")
+    traceback = found["failures"]["ship"]["traceback"]
+    assert "Traceback (most recent call last)" in traceback
+    assert run(["show", "free", "--traceback"]) == 0
+    assert capsys.readouterr().out == f"{default}\nstep ship, the newest traceback recorded:\n{traceback}"
+
+
+def test_an_attempt_that_timed_out_has_no_type_of_an_earlier_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    address = str(tmp_path / "late.db")
+
+    async def fill() -> None:
+        async with FlowEngine(flow, address) as engine:
+            await engine.start(caller, 1, run_id="late")
+
+    asyncio.run(fill())
+    assert run(["show", "late", "--store", address, "--traceback"]) == 0
+    table, traceback = capsys.readouterr().out.split("newest traceback recorded:")
+    assert "  runtime error: attempt timed out after 200 ms\n" in table and "LookupError" not in table
+    assert "LookupError: a\\x1b[31m\n" in traceback and "\x1b" not in traceback
 
 
 def test_a_payload_is_cut_on_a_terminal_only(

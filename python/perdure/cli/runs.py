@@ -19,6 +19,7 @@ from perdure.cli.shared import (
     brief,
     opened,
     perform,
+    plain,
     say,
     selection,
     tell_json,
@@ -30,7 +31,7 @@ from perdure.envelope import Envelope
 from perdure.flow import Flow
 from perdure.instant import Instant
 from perdure.owner import pid_of
-from perdure.snapshot import WorkflowRunSnapshot
+from perdure.snapshot import StepSnapshot, WorkflowRunSnapshot
 from perdure.stores.base import LeaseState, RunFilter, RunRecord, RunSummary
 
 __all__ = ["Codec", "RunId", "register"]
@@ -146,7 +147,15 @@ def _count(store: str, by_build: bool, json: bool) -> None:
 
 
 def show(
-    store: StoreUrl, run_id: RunId, codec: Codec = None, json: Json = False, show_tokens: ShowTokens = False
+    store: StoreUrl,
+    run_id: RunId,
+    codec: Codec = None,
+    traceback: Annotated[
+        bool,
+        typer.Option("--traceback", help="Print the newest traceback recorded of each step; --json always has them."),
+    ] = False,
+    json: Json = False,
+    show_tokens: ShowTokens = False,
 ) -> None:
     """Show one run: its state, steps, waits and hooks, who drives it, and why it is held."""
     given = None if codec is None else resolve_codec(codec)
@@ -165,7 +174,7 @@ def show(
         [
             (
                 *(step_id, step.step_name, step.status, step.attempt, step.retry_after),
-                step.error or (brief(step.output_json.decode()) if step.status == "completed" else None),
+                brief(step.output_json.decode()) if step.status == "completed" else _step_error(snapshot, step),
             )
             for step_id, step in snapshot.steps.items()
         ],
@@ -175,6 +184,8 @@ def show(
         ("hook", "status", "token"),
         [(i, hook.status, hook.token if show_tokens else _REDACTED) for i, hook in snapshot.hooks.items()],
     )
+    if traceback:
+        _tell_tracebacks(snapshot)
 
 
 def _facts(snapshot: WorkflowRunSnapshot, lease: LeaseState) -> list[tuple[str, object]]:
@@ -229,6 +240,33 @@ def _tell_part(columns: tuple[str, ...], rows: list[tuple[object, ...]]) -> None
     if rows:
         typer.echo()
         tell_table(columns, rows)
+
+
+def _step_error(snapshot: WorkflowRunSnapshot, step: StepSnapshot) -> str | None:
+    """The step's error with the type of its exception. The failure that a snapshot has may be of an earlier attempt, as one
+    that timed out leaves none; then the texts differ."""
+    failure = snapshot.failures.get(step.step_id)
+    if step.error is None or failure is None:
+        return step.error
+    said = step.error.partition(": ")[2]
+    return _typed(step.error, failure) if said in str(failure.get("message")) else step.error
+
+
+def _typed(error: str, failure: Mapping[str, Any]) -> str:
+    """`error` behind the type of the exception, if `failure`, which may be any object, has one."""
+    kind = failure.get("type")
+    return f"{kind.removeprefix('builtins.')}: {error}" if isinstance(kind, str) and kind else error
+
+
+def _tell_tracebacks(snapshot: WorkflowRunSnapshot) -> None:
+    recorded = {step_id: failure.get("traceback") for step_id, failure in snapshot.failures.items()}
+    found = {step_id: text for step_id, text in recorded.items() if isinstance(text, str) and text}
+    for step_id, text in found.items():
+        typer.echo(f"\nstep {plain(step_id)}, the newest traceback recorded:")
+        for line in text.splitlines():
+            typer.echo(plain(line))
+    if not found:
+        say("no traceback is recorded")
 
 
 def _text(value: object) -> str:
@@ -294,7 +332,10 @@ def _detail(envelope: Envelope) -> str | None:
         f"{key.replace('_', ' ')} {event[key]}" for key in ("attempt", "resume_at", "retry_after") if event.get(key)
     ]
     reason = event.get("reason") or event.get("request", {}).get("reason")
-    parts += [str(text) for text in (event.get("step_name"), reason, event.get("error")) if text]
+    error = event.get("error")
+    if error:
+        error = _typed(error, event.get("failure") or {})
+    parts += [text for text in (event.get("step_name"), reason, error) if text]
     return ", ".join(parts) or None
 
 
