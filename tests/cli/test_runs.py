@@ -231,6 +231,18 @@ def test_a_pipe_gets_texts_whole_and_a_terminal_wraps_them(
     assert max(map(len, table.splitlines())) <= 100
 
 
+def test_what_was_open_when_a_run_ended_is_shown_as_closed(
+    address: str, tell: Tell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["show", "gone"]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["approval", "ended", "with", "the", "run", "<redacted>"] in lines
+    assert ["patience", "ended", "with", "the", "run"] in [line[:5] for line in lines]
+    assert tell("show", "gone")[0]["hooks"]["approval"]["status"] == "active"
+    assert run(["show", "free"]) == 0
+    assert ["approval", "active", "<redacted>"] in [line.split() for line in capsys.readouterr().out.splitlines()]
+
+
 def test_an_error_has_the_type_of_its_exception(address: str, capsys: pytest.CaptureFixture[str]) -> None:
     for command in ("show", "history"):
         assert run([command, "free"]) == 0

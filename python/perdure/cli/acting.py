@@ -5,17 +5,18 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 
 from perdure.builds import RuntimeBuildCompatibility
+from perdure.cli.leases import failing, obstacle
 from perdure.cli.runs import Codec, RunId
 from perdure.cli.shared import Json, StoreUrl, Workflow, counted, opened, perform, say, tell_json, tell_table
 from perdure.cli.target import resolve_codec
 from perdure.codec import PayloadCodec, check_plain
 from perdure.engine import FlowEngine
-from perdure.errors import RunNotFound, Serialization
+from perdure.errors import InvalidTransition, RunNotFound, Serialization
 from perdure.flow import Flow
 from perdure.inspection import every_run_id
 from perdure.payload import decode
@@ -59,16 +60,32 @@ async def _on_run(
     run_id: str,
     act: Callable[[FlowEngine], Awaitable[WorkflowRunSnapshot]],
     codec: PayloadCodec | None = None,
-) -> WorkflowRunSnapshot:
+) -> _Acted:
     async with opened(address) as store, _engine(store, run_id, codec) as engine:
-        return await act(engine)
+        return await _acted(store, await act(engine))
 
 
-def _tell(snapshot: WorkflowRunSnapshot, json: bool) -> None:
+class _Acted(NamedTuple):
+    """A run after the command, and why workers do not carry that out at once, if so."""
+
+    snapshot: WorkflowRunSnapshot
+    obstacle: str | None
+
+
+async def _acted(store: FlowEventStore, snapshot: WorkflowRunSnapshot) -> _Acted:
+    if snapshot.terminal:
+        return _Acted(snapshot, None)
+    return _Acted(snapshot, obstacle(snapshot.run_id, await store.lease(snapshot.run_id), store.clock()))
+
+
+def _tell(acted: _Acted, json: bool) -> None:
+    snapshot = acted.snapshot
     if json:
         tell_json({"run_id": snapshot.run_id, "status": snapshot.status, "last_sequence": snapshot.last_sequence})
     else:
         typer.echo(f"run {snapshot.run_id} is {snapshot.status}, with {snapshot.last_sequence} events")
+    if acted.obstacle is not None:
+        say(acted.obstacle)
 
 
 # resume --------------------------------------------------------------------------------------------------------
@@ -99,10 +116,16 @@ def resume(
     if wait is not None:
         if payload is not None or dispose:
             raise typer.BadParameter("a wait takes no answer", param_hint="--payload or --dispose")
-        snapshot = perform(
-            _on_run(store, run_id or "", lambda e: e.resume_wait(run_id or "", wait, early=early, drive=False))
-        )
-        _tell(snapshot, json)
+        try:
+            acted = perform(
+                _on_run(store, run_id or "", lambda e: e.resume_wait(run_id or "", wait, early=early, drive=False))
+            )
+        except InvalidTransition as error:
+            if error.rule != "wait_not_due":
+                raise
+            say(f"run {run_id!r}: wait {wait!r} is not due before {error.value}; --early completes it now")
+            raise typer.Exit(1) from None
+        _tell(acted, json)
         return
     if early:
         raise typer.BadParameter("only a wait has a time", param_hint="--early")
@@ -122,17 +145,17 @@ class _Answer:
         self._payload = payload
         self._codec = codec
 
-    async def by_id(self, address: str, run_id: str, hook_id: str) -> WorkflowRunSnapshot:
+    async def by_id(self, address: str, run_id: str, hook_id: str) -> _Acted:
         """Answers one hook of a run."""
         return await _on_run(address, run_id, lambda engine: self._give(engine, run_id, hook_id), self._codec)
 
-    async def by_token(self, address: str, token: str) -> WorkflowRunSnapshot:
+    async def by_token(self, address: str, token: str) -> _Acted:
         """Answers the hook with this token."""
         async with opened(address) as store:
             async with FlowEngine(Flow(), store) as looking:
                 run_id, hook_id = await looking.find_hook(token)
             async with _engine(store, run_id, self._codec) as engine:
-                return await self._give(engine, run_id, hook_id)
+                return await _acted(store, await self._give(engine, run_id, hook_id))
 
     async def _give(self, engine: FlowEngine, run_id: str, hook_id: str) -> WorkflowRunSnapshot:
         if self._payload is None:
@@ -184,29 +207,36 @@ def release(
 
     held = RunFilter(name=workflow, held=True)
 
-    async def work() -> dict[str, list[str]]:
+    async def work() -> tuple[dict[str, list[str]], dict[str, str | None]]:
         answers: dict[str, list[str]] = {"released": [], "not_held": [], "missing": []}
+        backing_off: dict[str, str | None] = {}
         async with opened(store) as opened_store:
             chosen = await every_run_id(opened_store, held) if every else list(dict.fromkeys(run_ids or []))
             with counted("releasing", len(chosen)) as more:
                 for run_id in chosen:
                     try:
                         kind = "released" if await opened_store.release_hold(run_id) else "not_held"
+                        if kind == "not_held":
+                            backing_off[run_id] = failing(await opened_store.lease(run_id), opened_store.clock())
                     except RunNotFound:
                         kind = "missing"
                     answers[kind].append(run_id)
                     more(1)
-        return answers
+        return answers, backing_off
 
-    answers = perform(work())
+    answers, backing_off = perform(work())
     if json:
         tell_json(answers)
-    else:
+    elif answers["released"]:
         tell_table(("released",), [(run_id,) for run_id in answers["released"]])
     if every:
+        if not answers["released"]:
+            say("no such run is held")
         return
-    for kind, words in (("not_held", "was not held"), ("missing", "is not in the store")):
-        for run_id in answers[kind]:
-            say(f"run {run_id!r} {words}")
+    for run_id in answers["not_held"]:
+        words = backing_off[run_id]
+        say(f"run {run_id!r} was not held" + ("" if words is None else f"; {words}"))
+    for run_id in answers["missing"]:
+        say(f"run {run_id!r} is not in the store")
     if answers["missing"] or answers["not_held"]:
         raise typer.Exit(1)

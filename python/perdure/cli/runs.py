@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final
 import orjson
 import typer
 
+from perdure.cli.leases import driver, hold_of, next_drive, time_of
 from perdure.cli.shared import (
     Json,
     ShowTokens,
@@ -29,15 +30,16 @@ from perdure.cli.target import resolve_codec
 from perdure.engine import FlowEngine
 from perdure.envelope import Envelope
 from perdure.flow import Flow
-from perdure.instant import Instant
 from perdure.owner import pid_of
-from perdure.snapshot import StepSnapshot, WorkflowRunSnapshot
+from perdure.snapshot import HookSnapshot, StepSnapshot, WaitSnapshot, WorkflowRunSnapshot
 from perdure.stores.base import LeaseState, RunFilter, RunRecord, RunSummary
 
 __all__ = ["Codec", "RunId", "register"]
 
 _PAGE: Final = 500
 _REDACTED: Final = "<redacted>"
+_OPEN: Final = frozenset({"pending", "running", "waiting", "active"})
+"""The status of a step, a wait or a hook that something may still come of."""
 
 RunId = Annotated[str, typer.Argument(metavar="RUN", help="The run's id.")]
 Codec = Annotated[
@@ -108,23 +110,17 @@ def runs(
 
 
 def _row(row: RunRecord) -> tuple[object, ...]:
-    status = row.status if row.hold is None else f"{row.status}, held: {_hold(row.hold).get('code', '?')}"
-    open_work = (row.open_waits or None, row.active_hooks or None, row.pending_retries or None)
-    return (row.run_id, row.name, row.version, row.build, status, *open_work, row.last_sequence, _time(row.updated_at))
+    status = row.status if row.hold is None else f"{row.status}, held: {hold_of(row.hold).get('code', '?')}"
+    return (
+        *(row.run_id, row.name, row.version, row.build, status),
+        *(row.open_waits or None, row.active_hooks or None, row.pending_retries or None),
+        *(row.last_sequence, time_of(row.updated_at)),
+    )
 
 
 def _record(row: RunRecord) -> dict[str, object]:
-    times = {key: _time(getattr(row, key)) for key in ("created_at", "updated_at", "ended_at")}
-    return asdict(row) | times | {"hold": None if row.hold is None else _hold(row.hold)}
-
-
-def _hold(text: str) -> dict[str, Any]:
-    found = orjson.loads(text)
-    return found if isinstance(found, dict) else {}
-
-
-def _time(ns: int | None) -> str | None:
-    return None if ns is None else str(Instant(ns))
+    times = {key: time_of(getattr(row, key)) for key in ("created_at", "updated_at", "ended_at")}
+    return asdict(row) | times | {"hold": None if row.hold is None else hold_of(row.hold)}
 
 
 def _count(store: str, by_build: bool, json: bool) -> None:
@@ -160,35 +156,38 @@ def show(
     """Show one run: its state, steps, waits and hooks, who drives it, and why it is held."""
     given = None if codec is None else resolve_codec(codec)
 
-    async def work() -> tuple[WorkflowRunSnapshot, LeaseState]:
+    async def work() -> tuple[WorkflowRunSnapshot, LeaseState, int]:
         async with opened(store) as opened_store, FlowEngine(Flow(), opened_store, codec=given) as engine:
-            return await engine.snapshot(run_id), await opened_store.lease(run_id)
+            return await engine.snapshot(run_id), await opened_store.lease(run_id), opened_store.clock()
 
-    snapshot, lease = perform(work())
+    snapshot, lease, now = perform(work())
     if json:
         tell_json(_snapshot(snapshot, show_tokens) | {"lease": _lease(lease)})
         return
-    tell_table(("run", snapshot.run_id), _facts(snapshot, lease))
+    tell_table(("run", snapshot.run_id), _facts(snapshot, lease, now))
     _tell_part(
         ("step", "function", "status", "attempt", "retry at", "output or error"),
         [
             (
-                *(step_id, step.step_name, step.status, step.attempt, step.retry_after),
+                *(step_id, step.step_name, _status(snapshot, step), step.attempt, step.retry_after),
                 brief(step.output_json.decode()) if step.status == "completed" else _step_error(snapshot, step),
             )
             for step_id, step in snapshot.steps.items()
         ],
     )
-    _tell_part(("wait", "status", "until"), [(i, wait.status, wait.resume_at) for i, wait in snapshot.waits.items()])
+    _tell_part(
+        ("wait", "status", "until"),
+        [(i, _status(snapshot, wait), wait.resume_at) for i, wait in snapshot.waits.items()],
+    )
     _tell_part(
         ("hook", "status", "token"),
-        [(i, hook.status, hook.token if show_tokens else _REDACTED) for i, hook in snapshot.hooks.items()],
+        [(i, _status(snapshot, hook), hook.token if show_tokens else _REDACTED) for i, hook in snapshot.hooks.items()],
     )
     if traceback:
         _tell_tracebacks(snapshot)
 
 
-def _facts(snapshot: WorkflowRunSnapshot, lease: LeaseState) -> list[tuple[str, object]]:
+def _facts(snapshot: WorkflowRunSnapshot, lease: LeaseState, now: int) -> list[tuple[str, object]]:
     spec = snapshot.spec
     parts = _snapshot(snapshot, show_tokens=False)
     facts: list[tuple[str, object]] = [
@@ -202,13 +201,14 @@ def _facts(snapshot: WorkflowRunSnapshot, lease: LeaseState) -> list[tuple[str, 
         facts.append(("output", brief(_text(parts["output"]))))
     if snapshot.error is not None:
         facts.append(("error", snapshot.error))
-    if lease.live:
-        pid = None if lease.owner is None else pid_of(lease.owner)
-        facts.append(("driven by", f"epoch {lease.epoch}" + (f", process {pid}" if pid else "")))
+    if (words := driver(lease)) is not None:
+        facts.append(("driven by" if lease.live else "was driven by", words))
     if lease.failures:
         facts.append(("failed drives", lease.failures))
+        if (again := next_drive(lease, now)) is not None:
+            facts.append(("next drive", again))
     if lease.hold is not None:
-        facts += [(f"held, {name}", _text(value)) for name, value in _hold(lease.hold).items()]
+        facts += [(f"held, {name}", _text(value)) for name, value in hold_of(lease.hold).items()]
     return facts
 
 
@@ -218,8 +218,8 @@ def _lease(lease: LeaseState) -> dict[str, object]:
         "epoch": lease.epoch,
         "process": None if lease.owner is None else pid_of(lease.owner),
         "failures": lease.failures,
-        "not_before": _time(lease.not_before or None),
-        "hold": None if lease.hold is None else _hold(lease.hold),
+        "not_before": time_of(lease.not_before or None),
+        "hold": None if lease.hold is None else hold_of(lease.hold),
     }
 
 
@@ -267,6 +267,11 @@ def _tell_tracebacks(snapshot: WorkflowRunSnapshot) -> None:
             typer.echo(plain(line))
     if not found:
         say("no traceback is recorded")
+
+
+def _status(snapshot: WorkflowRunSnapshot, work: StepSnapshot | WaitSnapshot | HookSnapshot) -> str:
+    """The status of a part of the run; what was open when the run ended is closed with it, and no event says so."""
+    return "ended with the run" if snapshot.terminal and work.status in _OPEN else work.status
 
 
 def _text(value: object) -> str:
