@@ -2,10 +2,14 @@
 
 Not `concurrent.futures`: its pools queue work behind a stuck step and join their threads when the interpreter exits,
 and a step that hangs must do neither. How many run at once is bounded per run by the engine's `concurrency` (R26).
+
+An event loop that must know which steps are under way on threads, such as one whose clock stands still meanwhile, has a method
+`watch_step`: it is given each callable before a thread is, and gives what the thread runs in its place.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 from collections import deque
@@ -31,7 +35,10 @@ class StepThreads:
         self._closed = False
 
     def submit(self, work: Callable[[], None]) -> None:
-        """Runs `work`, which must not raise, on some thread at once."""
+        """Runs `work`, which must not raise, on some thread at once. Called on the event loop that waits for it."""
+        watch_step = getattr(asyncio.get_running_loop(), "watch_step", None)
+        if watch_step is not None:
+            work = watch_step(work)
         with self._lock:
             self._work.append(work)
             if self._idle >= len(self._work):
