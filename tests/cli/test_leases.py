@@ -82,6 +82,17 @@ def claimed(address: str, owner: str, *, shift: int = 0) -> LeaseState:
     return asyncio.run(work())
 
 
+def taken(address: str, *, shift: int = 0) -> None:
+    """Claims the held run "r", as a worker of build b2 does."""
+
+    async def work() -> None:
+        store = SqliteEventStore(address, clock=lambda: time.time_ns() + shift)
+        assert len(await store.claim_held(make_owner(), 1, build="b2", ttl_ns=TTL)) == 1
+        await store.close()
+
+    asyncio.run(work())
+
+
 def dead_owner() -> str:
     """An owner of this host whose process has ended: ours has its pid, and began at another time."""
     return orjson.dumps(orjson.loads(make_owner()) | {"started": "1"}).decode()
@@ -122,6 +133,20 @@ def test_show_names_no_next_drive_of_a_held_run(address: str, capsys: pytest.Cap
     facts = shown(capsys)
     assert "next drive" not in facts
     assert facts["held, code"].strip() == "failing"
+
+
+def test_show_names_no_next_drive_of_a_run_that_is_driven(address: str, capsys: pytest.CaptureFixture[str]) -> None:
+    failing(address, 1, shift=-HOUR)
+    assert (claimed(address, make_owner()).failures, "next drive" in shown(capsys)) == (1, False)
+
+
+def test_show_names_no_next_drive_of_a_held_run_whose_lease_expired(
+    address: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failing(address, 1, shift=-HOUR, max_failures=1)
+    taken(address, shift=-HOUR)
+    facts = shown(capsys)
+    assert "was driven by" in facts and "next drive" not in facts
 
 
 def test_show_says_that_the_driver_is_dead(address: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -166,12 +191,7 @@ def test_a_cancellation_of_a_held_run_that_somebody_drives_is_carried_out(
 ) -> None:
     failing(address, 1, shift=0, max_failures=1)
 
-    async def work() -> None:
-        store = SqliteEventStore(address)
-        assert len(await store.claim_held(make_owner(), 1, build="b2", ttl_ns=TTL)) == 1
-        await store.close()
-
-    asyncio.run(work())
+    taken(address)
     assert told(capsys, "cancel", "r") == ""
 
 

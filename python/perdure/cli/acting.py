@@ -73,8 +73,6 @@ class _Acted(NamedTuple):
 
 
 async def _acted(store: FlowEventStore, snapshot: WorkflowRunSnapshot) -> _Acted:
-    if snapshot.terminal:
-        return _Acted(snapshot, None)
     return _Acted(snapshot, obstacle(snapshot.run_id, await store.lease(snapshot.run_id), store.clock()))
 
 
