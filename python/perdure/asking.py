@@ -18,7 +18,7 @@ from perdure.kernel import Reads
 from perdure.model import Envelope, WorkflowSpec
 from perdure.outcome import brief, where_raised
 
-__all__ = ["RuntimeProgram", "spec_of"]
+__all__ = ["RuntimeProgram", "check_input", "spec_of"]
 
 
 class RuntimeProgram:
@@ -75,6 +75,21 @@ class RuntimeProgram:
         """The pass that was asked last counts."""
         self._kept.accepted()
 
+    def check_payload(self, reads: Reads, hook_id: str, payload: bytes) -> None:
+        """Raises `Serialization("payload")` if the async workflow, replayed up to here, asks for this hook with a type that the
+        JSON does not fit. Whatever else goes wrong is left for a drive to tell."""
+        try:
+            spec = WorkflowSpec.from_json(reads.spec)
+            plain = reads if self._coding is None else self._coding.reads(reads)
+            with self._watching():
+                check = self._kept.hook_check(spec, plain, hook_id)
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException:  # noqa: BLE001 - of workflow code
+            return
+        if check is not None:
+            check(payload)
+
     @property
     def kept_bytes(self) -> int:
         """About how much a coroutine that is kept takes."""
@@ -112,3 +127,10 @@ def spec_of(runtime: FlowRuntime, workflow: str | WorkflowSpec | Callable[..., A
     if look_up is None:
         raise WorkflowNotRegistered(str(workflow), "?")
     return cast(WorkflowSpec, look_up(workflow))
+
+
+def check_input(runtime: FlowRuntime, spec: WorkflowSpec, raw: bytes) -> None:
+    """Raises `Serialization("payload")` if this runtime knows the workflow's parameters and the input does not fit them."""
+    check = getattr(runtime, "check_input", None)
+    if check is not None:
+        check(spec, raw)

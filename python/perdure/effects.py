@@ -174,6 +174,11 @@ class Program(Protocol):
         """About how much is kept between asks."""
         ...
 
+    def check_payload(self, reads: Reads, hook_id: str, payload: bytes) -> None:
+        """Raises `Serialization("payload")` if the workflow is known to want another type from this open hook. `reads` has
+        committed events only."""
+        ...
+
     def close(self) -> None:
         """Lets go of what is kept between asks; it can be asked again all the same (R63)."""
         ...

@@ -21,7 +21,7 @@ import orjson
 
 from perdure import kernel as kernels
 from perdure import payload
-from perdure.asking import RuntimeProgram, spec_of
+from perdure.asking import RuntimeProgram, check_input, spec_of
 from perdure.attempts import STEP_OF, Attempts
 from perdure.builds import RuntimeBuildCompatibility, admit
 from perdure.codec import Coding, PayloadCodec
@@ -247,13 +247,15 @@ class FlowEngine(Inspection):
         `workflow` is a registered name (its only version), the workflow function, or a `WorkflowSpec`; `run_id`
         defaults to a random UUID. An engine that takes only runs pinned to a build pins a new one to its current build, unless it
         is given a spec, which says so itself. With `drive=False` the run is only created, for a worker or a later call. Raises
-        `InvalidWorkflow`, `InvalidRunId`, `RunConflict`, `RuntimeBuildUnavailable`, `PayloadTooLarge`, and what the
-        drive raises (the run then exists). Spec 04 §4.1, R17, R56."""
+        `InvalidWorkflow`, `InvalidRunId`, `RunConflict`, `RuntimeBuildUnavailable`, `PayloadTooLarge`,
+        `Serialization("payload")` for an input that does not fit the parameters of an async workflow registered here, and what
+        the drive raises (the run then exists). Spec 04 §4.1, R17, R56."""
         spec = spec_of(self.runtime, workflow)
         run_id = str(uuid.uuid4()) if run_id is None else run_id
         call = {"op": "start", "spec": orjson.Fragment(spec.to_json()), "input": _raw(input), "drive": drive}
         self._kernel.check_spec(spec.to_json())
         self._check_run_id(run_id)
+        check_input(self.runtime, spec, payload.encode(input))
         pinned = None
         if self.builds is not None and not self.builds.accept_unpinned and not isinstance(workflow, WorkflowSpec):
             pinned = spec.with_build(self.builds.current).to_json()
@@ -398,7 +400,8 @@ class FlowEngine(Inspection):
         self, run_id: str, hook_id: str, payload: object, *, drive: bool = True
     ) -> WorkflowRunSnapshot:
         """Delivers a payload to a hook and drives. An equal redelivery is a no-op, another is `HookConflict` (spec 06
-        §6.3)."""
+        §6.3). Raises also `RunNotFound`, `RunTerminal`, `InvalidTransition` where there is no such hook (yet), and
+        `Serialization("payload")`, with nothing delivered, if an async workflow registered here asks for another type."""
         call = {"op": "resume_hook", "hook_id": hook_id, "payload": _raw(payload), "drive": drive}
         return await self._call_snapshot(run_id, call)
 
@@ -407,7 +410,7 @@ class FlowEngine(Inspection):
         return await self._call_snapshot(run_id, {"op": "dispose_hook", "hook_id": hook_id, "drive": drive})
 
     async def resume_hook_by_token(self, token: str, payload: object, *, drive: bool = True) -> tuple[str, str]:
-        """`resume_hook` by the hook's token; gives (run id, hook id). Raises `HookTokenNotFound`."""
+        """`resume_hook` by the hook's token; gives (run id, hook id). Raises as that, and `HookTokenNotFound`."""
         run_id, hook_id = await self.find_hook(token)
         await self._call(run_id, {"op": "resume_hook", "hook_id": hook_id, "payload": _raw(payload), "drive": drive})
         return run_id, hook_id
@@ -526,6 +529,8 @@ class FlowEngine(Inspection):
                 raise EngineClosed
             if call.look is not None:
                 call.look(run)
+            if call.call["op"] == "resume_hook":
+                session.check_payload(str(call.call["hook_id"]), orjson.dumps(call.call["payload"]))
             drives = await self._append(session, run, call)
             if self._closed:
                 raise EngineClosed

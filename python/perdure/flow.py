@@ -370,6 +370,12 @@ class Flow:
         workflow = self.find_workflow(spec.name, spec.version)
         return None if isinstance(workflow, Workflow) else workflow.open(run_id, same, tokens)
 
+    def check_input(self, spec: WorkflowSpec, raw: bytes) -> None:
+        """Raises `Serialization("payload")` if the input does not fit the parameters of an async workflow registered here."""
+        workflow = self._workflows.get((spec.name, spec.version))
+        if workflow is not None and not isinstance(workflow, Workflow):
+            workflow.check_input(raw)
+
     def plan_step(self, step_name: str) -> StepPlan:
         """How this step is run. Raises `StepNotRegistered`, or `TypeError` if an annotation of it names nothing."""
         step = self.find_step(step_name)

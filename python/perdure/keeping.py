@@ -51,13 +51,7 @@ class KeptCoroutine:
 
     def ask(self, spec: WorkflowSpec, reads: Reads) -> RuntimeCommand | None:
         """The next command; None if this is no coroutine to keep. Raises what ends the pass."""
-        if self._open is None:
-            return None
-        if self._pending:
-            self.close()
-        if self._replay is None:
-            self._replay = self._new(spec)
-        replay = self._replay
+        replay = self._at_hand(spec)
         if replay is None:
             return None
         self._pending = True
@@ -69,6 +63,23 @@ class KeptCoroutine:
             self.close()  # now, and not when the collector finds it
             raise
         return command
+
+    def hook_check(self, spec: WorkflowSpec, reads: Reads, hook_id: str) -> Callable[[bytes], None] | None:
+        """What judges a payload for this open hook; None where nobody can. `reads` has committed events only, so the coroutine
+        may be kept. Raises what ends the pass."""
+        replay = self._at_hand(spec)
+        try:
+            return None if replay is None else replay.hook_check(reads, hook_id)
+        except BaseException:
+            self.close()
+            raise
+
+    def _at_hand(self, spec: WorkflowSpec) -> Replay | None:
+        if self._pending:
+            self.close()
+        if self._replay is None:
+            self._replay = self._new(spec)
+        return self._replay
 
     def _new(self, spec: WorkflowSpec) -> Replay | None:
         return None if self._open is None else self._open(spec, self._run_id, self._same, self._tokens)

@@ -334,6 +334,13 @@ class Session:
             self._program = self._shell.program(self.run_id)
         return self._program
 
+    def check_payload(self, hook_id: str, payload: bytes) -> None:
+        """Raises `Serialization("payload")` for what the workflow, if it is known here, could not take from this hook."""
+        run = self.run
+        hook = None if run is None or run.terminal else run.hook(hook_id)
+        if run is not None and hook is not None and hook.status == "active":
+            self._own_program().check_payload(run, hook_id, payload)
+
     @property
     def weight(self) -> int:
         """What the session counts in the engine's cache, bytes."""

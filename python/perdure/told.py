@@ -10,6 +10,7 @@ from perdure.errors import (
     FlowError,
     ForeignAwaitError,
     HistoryLimitExceeded,
+    HookConflict,
     HookTokenConflict,
     InvalidTransition,
     InvalidWorkflow,
@@ -29,8 +30,16 @@ from perdure.errors import (
 __all__ = ["told"]
 
 _WHOLE: Final = (
-    *(CallFromOwnStep, DuplicateId, ForeignAwaitError, HistoryLimitExceeded, HookTokenConflict, InvalidTransition),
-    *(InvalidWorkflow, PayloadTooLarge, ReplayLimitExceeded, RunNotFound, RuntimeBuildUnavailable, StepNotRegistered),
+    *(CallFromOwnStep, DuplicateId, ForeignAwaitError, HistoryLimitExceeded, HookConflict, HookTokenConflict),
+    *(
+        InvalidTransition,
+        InvalidWorkflow,
+        PayloadTooLarge,
+        ReplayLimitExceeded,
+        RunNotFound,
+        RuntimeBuildUnavailable,
+        StepNotRegistered,
+    ),
     *(StoreError, WorkflowNotRegistered, WorkflowStuck),
 )
 """Errors whose text has no value of the user's."""

@@ -180,7 +180,7 @@ async def test_a_refused_commit_drops_the_coroutine_and_the_pass_is_asked_anew(t
 
     inner = open_store("memory", tmp_path, Clock())
     store = WatchedStore(inner)
-    other = FlowEngine(flow, inner, lease=False)
+    other = FlowEngine(Flow(), inner, lease=False)  # which does not know the workflow
 
     async def foreign() -> None:
         await other.resume_hook("r", "h", "yes", drive=False)

@@ -60,6 +60,9 @@ class _Program:
     def accepted(self) -> None:
         """Nothing is kept."""
 
+    def check_payload(self, reads: Reads, hook_id: str, payload: bytes) -> None:
+        """Every payload will do."""
+
     @property
     def kept_bytes(self) -> int:
         return 0

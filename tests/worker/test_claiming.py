@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
+from random import Random
 from typing import Any
 
 import pytest
@@ -290,3 +291,43 @@ async def test_senseless_settings_are_refused() -> None:
     async with FlowEngine(chain(), "memory:", lease=False) as engine:
         with pytest.raises(ValueError, match="lease"):
             FlowWorker(engine)
+
+
+async def test_a_run_that_is_given_back_during_a_look_is_not_left_behind(store: FlowEventStore) -> None:
+    """The look leaves out what is driven. A worker that works until it is idle looks again when such a drive has ended."""
+    asked, flow, failures = asyncio.Event(), Flow(), [RuntimeError("once")]
+    counting: Any = CountingStore(store)
+
+    @flow.step
+    async def step() -> None:
+        await asked.wait()
+
+    @flow.workflow("flow")
+    def workflow(ctx: WorkflowContext) -> RuntimeCommand:
+        if not ctx.step_completed("s"):
+            return ctx.schedule_step("s", step)
+        if failures:
+            raise failures.pop()
+        return ctx.complete()
+
+    async def outlook(*args: Any, besides: Any = (), **named: Any) -> Any:
+        seen = await store.outlook(*args, besides=besides, **named)
+        if "r" in besides:  # the answer is on its way while the drive ends
+            asked.set()
+            while failures or (await store.lease("r")).owner is not None:  # noqa: ASYNC110 - the store says when
+                await asyncio.sleep(0.001)
+            await asyncio.sleep(0.01)
+        return seen
+
+    counting.outlook = outlook
+    async with FlowEngine(flow, counting, random=AtOnce()) as engine:
+        await engine.submit("flow", run_id="r")
+        await FlowWorker(engine).run_until_idle()
+        assert (await engine.snapshot("r")).status == "completed"
+
+
+class AtOnce(Random):
+    """Draws no back-off."""
+
+    def random(self) -> float:
+        return 0.0

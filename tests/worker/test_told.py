@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from perdure import AsyncContext, Flow, FlowEngine, FlowWorker, errors
+from perdure import AsyncContext, Flow, FlowEngine, FlowWorker, WorkflowSpec, errors
 from perdure.errors import FlowError
+from perdure.stores import MemoryEventStore
 from perdure.tasks import DriveRun, ResumeWait, handle
 from perdure.told import told
 
@@ -78,8 +79,10 @@ CAUSES = {
 
 @pytest.mark.parametrize("name", CAUSES)
 async def test_a_worker_says_why_a_drive_failed(name: str, caplog: pytest.LogCaptureFixture) -> None:
-    async with FlowEngine(flawed()) as engine:
-        await engine.submit(name, {"amount": SECRET if name == "typed" else 4111}, run_id="r")
+    store = MemoryEventStore()
+    async with FlowEngine(Flow(), store) as client, FlowEngine(flawed(), store) as engine:
+        amount = SECRET if name == "typed" else 4111
+        await client.submit(WorkflowSpec.python(name, "1"), {"amount": amount}, run_id="r")
         await FlowWorker(engine).run_until_idle()
     (line, *_) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert line.startswith(f"the drive of run r failed: {CAUSES[name]}")

@@ -422,8 +422,15 @@ class HookHandle(WorkHandle[T]):
     def value(self) -> T:
         record = self._replay.reads.hook(self.id)
         raw = None if record is None else record.payload
+        return self._read(raw or b"null")
+
+    def check(self, payload: bytes) -> None:
+        """Raises `Serialization("payload")` if this could not be awaited."""
+        self._read(payload)
+
+    def _read(self, raw: bytes) -> T:
         try:
-            return cast(T, decode_as(raw or b"null", self._type))
+            return cast(T, decode_as(raw, self._type))
         except Serialization as error:
             raise _misfit(f"the payload of hook {self.id!r}", error) from None
 

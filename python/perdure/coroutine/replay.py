@@ -19,7 +19,7 @@ from perdure.coroutine import ending, report
 from perdure.coroutine.chain import WAITING, Chain, Rank, Shield, Signal
 from perdure.coroutine.closing import close_chains, close_generators
 from perdure.coroutine.context import AsyncContext
-from perdure.coroutine.handles import ChainHandle, Handle, StepHandle, WorkHandle
+from perdure.coroutine.handles import ChainHandle, Handle, HookHandle, StepHandle, WorkHandle
 from perdure.coroutine.logs import PassLog
 from perdure.coroutine.places import Place, tell
 from perdure.coroutine.scopes import AWAITING, INSIDE, awaiting
@@ -113,6 +113,13 @@ class Replay:
         if self.main is None:
             raise FlowError(f"run {self.run_id!r} has not started")
         return ending.command(self, self.main)
+
+    def hook_check(self, reads: Reads, hook_id: str) -> Callable[[bytes], None] | None:
+        """What judges a payload for an open hook, by raising `Serialization("payload")`; None if the code asks for no such hook.
+        Raises as `ask`."""
+        self.ask(reads)
+        handle = self._open.get(("hook", hook_id))
+        return handle.check if isinstance(handle, HookHandle) else None
 
     def _walk(self) -> None:
         self._decided = self.reads.last_created

@@ -12,6 +12,7 @@ from perdure.commands import RuntimeCommand
 from perdure.coroutine.context import AsyncContext
 from perdure.coroutine.replay import Replay
 from perdure.kernel import Reads
+from perdure.payload import decode
 from perdure.spec import WorkflowSpec
 
 __all__ = ["AsyncWorkflow"]
@@ -58,6 +59,17 @@ class AsyncWorkflow(Generic[P, R]):
                     f"workflow {self.name!r} at {where}: an annotation cannot be resolved: {error}"
                 ) from error
         return self._binding
+
+    def input(self, *args: P.args, **kwargs: P.kwargs) -> object:
+        """The run's input that calls the function with these arguments behind the context, as a value of JSON:
+        `engine.start(order, order.input(17, express=True))`. Raises `TypeError` as the call would, and
+        `Serialization("payload")`."""
+        return decode(self.binding.store(args, kwargs))
+
+    def check_input(self, raw_input: bytes) -> None:
+        """Raises `Serialization("payload")` if the stored input does not fit the parameters."""
+        if self.binding.takes_input:
+            self.binding.arguments(raw_input, None)
 
     def begin(self, ctx: AsyncContext, raw_input: bytes) -> Coroutine[Any, Any, R]:
         """The coroutine of one run. Raises `Serialization("payload")` if the input does not fit the parameters."""

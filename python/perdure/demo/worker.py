@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
 from collections.abc import Coroutine
@@ -23,6 +24,7 @@ _POLL_SECONDS = 0.05
 
 def work(db: Path, effects: Path, kernel: KernelName, process: str, hold: Attempt | None) -> None:
     """Carries on every open run of the store until all have ended. Raises the first error of a drive."""
+    logging.getLogger("perdure").setLevel(logging.ERROR)  # the demo tells of its failures itself
     ledger.open(effects, process, hold)
     asyncio.run(_carry_on(str(db), kernel))
 

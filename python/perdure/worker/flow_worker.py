@@ -191,7 +191,8 @@ class FlowWorker:
                 self._stirred.clear()
                 self._urgent = False
                 pause = await self._patiently(self._look)
-                if until_idle and not self._drives and not self._more:
+                # A drive that ended during the look was left out of it, and its run may be claimed again.
+                if until_idle and not (self._drives or self._more or self._urgent):
                     return
                 await self._rest(pause)
         finally:
