@@ -233,3 +233,20 @@ def test_a_release_that_releases_nothing_prints_no_table(address: str, capsys: p
     assert run(["release", "--all"]) == 0
     said = capsys.readouterr()
     assert (said.out, said.err) == ("", "perdure: no such run is held\n")
+
+
+def test_a_list_shows_which_runs_fail(address: str, capsys: pytest.CaptureFixture[str]) -> None:
+    failing(address, 5)
+    assert run(["runs", "--store", address]) == 0
+    assert "running, failing: 5 drives" in capsys.readouterr().out
+    assert run(["runs", "--store", address, "--json"]) == 0
+    assert orjson.loads(capsys.readouterr().out)["runs"][0]["failures"] == 5
+
+
+def test_a_list_shows_a_run_that_is_held_for_its_failures_as_held(
+    address: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failing(address, 2, max_failures=2)
+    assert run(["runs", "--store", address]) == 0
+    shown = capsys.readouterr().out
+    assert "running, held: failing" in shown and "drives" not in shown

@@ -110,7 +110,11 @@ def runs(
 
 
 def _row(row: RunRecord) -> tuple[object, ...]:
-    status = row.status if row.hold is None else f"{row.status}, held: {hold_of(row.hold).get('code', '?')}"
+    status = row.status
+    if row.hold is not None:
+        status += f", held: {hold_of(row.hold).get('code', '?')}"
+    elif row.failures and not row.terminal:
+        status += f", failing: {row.failures} drive{'s' * (row.failures > 1)}"
     return (
         *(row.run_id, row.name, row.version, row.build, status),
         *(row.open_waits or None, row.active_hooks or None, row.pending_retries or None),

@@ -181,6 +181,8 @@ class RunRecord:
     last_sequence: int
     hold: str | None = None
     """JSON text of the run hold, None for a run that is not held (R43)."""
+    failures: int = 0
+    """Drives that failed in a row since the last decision that was accepted (R44)."""
 
 
 @dataclass(frozen=True, slots=True)

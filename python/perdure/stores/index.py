@@ -303,7 +303,11 @@ class MemoryIndex:
     def record(self, run_id: str) -> RunRecord | None:
         """The run's row, None for a run that does not exist."""
         row = self._rows.get(run_id)
-        return None if row is None else record_of(run_id, row, self.leases[run_id].hold)
+        return None if row is None else self._record(run_id, row)
+
+    def _record(self, run_id: str, row: RunRow) -> RunRecord:
+        lease = self.leases[run_id]
+        return record_of(run_id, row, lease.hold, lease.failures)
 
     def linked(self, run_id: str) -> set[str]:
         """The runs that this one names or that name it."""
@@ -322,7 +326,7 @@ class MemoryIndex:
         run_ids = self.leases.held() if filter.held else self._open if filter.terminal is False else self._run_ids
         start = 0 if after is None else bisect_right(run_ids, after)
         found = (
-            record_of(run_id, self._rows[run_id], self.leases[run_id].hold)
+            self._record(run_id, self._rows[run_id])
             for run_id in islice(run_ids, start, None)
             if matches(filter, self._rows[run_id], self.leases[run_id].hold)
         )

@@ -33,7 +33,7 @@ __all__ = [
 ALL_RUNS: Final = RunFilter()
 RUN_COLUMNS: Final = (
     "run_id, name, version, build, status, terminal, open_waits, active_hooks, pending_retries, "
-    "created_at, updated_at, ended_at, last_sequence, hold"
+    "created_at, updated_at, ended_at, last_sequence, hold, failures"
 )
 """The columns of `flow_runs` that say what a listing shows."""
 RANK: Final[dict[str, int]] = {"wait": 0, "retry": 2}
@@ -116,7 +116,7 @@ def lines_after(lines: bytes, first_sequence: int, after: int) -> bytes:
 
 def record_from(row: Sequence[Any]) -> RunRecord:
     """A run's row as a database gives it, columns as `RUN_COLUMNS` lists them."""
-    run_id, name, version, build, status, terminal, waits, hooks, retries, created, updated, ended, last, hold = row
+    run_id, name, version, build, status, terminal, waits, hooks, retries, created, updated, ended, last, *lease = row
     return RunRecord(
         run_id,
         name,
@@ -131,11 +131,11 @@ def record_from(row: Sequence[Any]) -> RunRecord:
         parse_instant(updated),
         None if ended is None else parse_instant(ended),
         last,
-        hold,
+        *lease,
     )
 
 
-def record_of(run_id: str, row: RunRow, hold: str | None) -> RunRecord:
+def record_of(run_id: str, row: RunRow, hold: str | None, failures: int) -> RunRecord:
     """What a listing shows of a run."""
     return RunRecord(
         run_id,
@@ -152,6 +152,7 @@ def record_of(run_id: str, row: RunRow, hold: str | None) -> RunRecord:
         row.ended_at,
         row.last_sequence,
         hold,
+        failures,
     )
 
 

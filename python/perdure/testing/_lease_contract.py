@@ -617,6 +617,15 @@ class LeaseContract(StoreSuite):
         assert await store.claim_held("me", 1, build="b2", ttl_ns=TTL) == [Claimed("a", 3, 1, failures=1, lost=True)]
 
     @on_a_store
+    async def test_listings_show_failures(self, store: FlowEventStore) -> None:
+        story = await self.leased(store)
+        assert (await store.runs()).runs[0].failures == 0
+        await story.write(store, lease=replace(ME, epoch=1, after="fail", counted=True))
+        assert (await store.runs()).runs[0].failures == 1
+        await story.write(store, wait("w", START), lease=replace(ME, claim="firm", accepted=True))
+        assert (await store.runs()).runs[0].failures == 0
+
+    @on_a_store
     async def test_listings_show_holds(self, store: FlowEventStore) -> None:
         for run_id in "abc":
             await self.story(run_id).write(store, created())
