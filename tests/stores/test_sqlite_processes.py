@@ -82,18 +82,17 @@ time.sleep(600)
 
 
 def test_eight_processes_get_their_share_and_wait_less_than_a_second(path: Path) -> None:
-    """As long as the machine lets them run: a round in which it, or its disk, stood still says nothing of turns."""
+    """As long as the machine lets them run: a round in which it, or its disk, stood still says nothing of turns, and all that is
+    judged of the last of ten such rounds is that nothing was lost."""
     for number in range(ROUNDS):
         file = path.with_name(f"{number}.db")
         with sqlite_writers.Stalls(path.with_name("probe")) as stalls:
             found = sqlite_writers.end(sqlite_writers.begin(file, 4.0))
         if max(stalls.longest, *(writer.stalled for writer in found)) < 0.25:
+            fair = sum(writer.commits for writer in found) / len(found)
+            assert min(writer.commits for writer in found) >= fair / 2, found
+            assert max(writer.longest for writer in found) < 1.0, found
             break
-    else:
-        pytest.skip("this machine does not let eight processes run for four seconds")
-    fair = sum(writer.commits for writer in found) / len(found)
-    assert min(writer.commits for writer in found) >= fair / 2, found
-    assert max(writer.longest for writer in found) < 1.0, found
 
     async def test() -> None:
         store = SqliteEventStore(file)
