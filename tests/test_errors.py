@@ -182,3 +182,10 @@ def test_rust_and_python_have_the_same_rule_codes() -> None:
     fix = [f"add {code!r} to RULES in python/perdure/errors.py, or drop it from error.rs" for code in there - here]
     fix += [f"nobody raises {code!r}: drop it from RULES in errors.py" for code in here - there - host_codes()]
     assert not fix, "\n".join(sorted(fix))
+
+
+@pytest.mark.parametrize(
+    ("part", "way_out"), [("input", "as a new workflow version; in the command"), ("retry", "step.options(retry=...)")]
+)
+def test_drift_says_the_way_out(part: str, way_out: str) -> None:
+    assert way_out in str(errors.NonDeterministic("r", "step", "s", part, 3, "{}", "[]"))

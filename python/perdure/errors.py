@@ -223,6 +223,13 @@ class NonDeterministic(FlowError):
 
     code = "non_deterministic"
     _SHOWN_BYTES: ClassVar[int] = 512
+    _WAY_OUT: ClassVar[str] = (
+        "Register the change as a new workflow version; in the command form changed work may have a new id instead."
+    )
+    _WAYS_OUT: ClassVar[dict[str, str]] = {
+        "retry": "Register the change as a new workflow version, or ask for the step by its recorded policy: "
+        "step.options(retry=...), in the command form retry=...."
+    }
 
     def __init__(self, run_id: str, kind: str, id: str, part: str, sequence: int, recorded: str, now: str) -> None:
         super().__init__(run_id, kind, id, part, sequence, recorded, now)
@@ -248,7 +255,7 @@ class NonDeterministic(FlowError):
             f"than event {self.sequence} recorded (first difference at {self.path})\n"
             f"  recorded: {_cut(self.recorded, self._SHOWN_BYTES)}\n"
             f"  now:      {_cut(self.now, self._SHOWN_BYTES)}\n"
-            "  Register the change as a new workflow version; in the command form changed work may have a new id instead."
+            f"  {self._WAYS_OUT.get(self.part, self._WAY_OUT)}"
         )
 
 

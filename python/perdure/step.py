@@ -53,7 +53,9 @@ class CancelToken:
 
 @dataclass(frozen=True, slots=True)
 class StepContext:
-    """What one attempt of a step is told about itself. A step gets it in every parameter annotated with it."""
+    """What one attempt of a step is told about itself. A step gets it in every parameter annotated with it. Type checkers know
+    that its callers leave it out if it is the first parameter, or is called `step` and stands behind up to four others; the
+    step's other arguments they do not check then."""
 
     run_id: str
     step_id: str

@@ -216,7 +216,8 @@ class AsyncContext:
             """All of them side by side; gives their values in the order of the arguments.
 
             At the first failure unfinished coroutines get `BranchCancelled`, and when all its work has ended the
-            failure is raised. `return_exceptions=True` waits for all and gives failures as values.
+            failure is raised. Steps given to the call are waited for. One that such a coroutine awaits is not: it goes on as
+            nobody's step, so compensate for what it may do. `return_exceptions=True` waits for all and gives failures as values.
             """
 
         @overload
@@ -281,8 +282,10 @@ class AsyncContext:
 
     def cleanup(self) -> Cleanup:
         """`async with ctx.cleanup():` for what must still happen: cancellation waits until the block ends, and work that
-        the request cancelled is asked for anew. A fault of the code compensates nothing: entered while one is raised,
-        the block ends the pass, the run stays open, and the fixed code goes on (R39)."""
+        the request cancelled is asked for anew. A step of the block that runs when the request comes is cancelled by it like any
+        other, and runs again beside itself as the step `<id>~cancel`, with another `idempotency_key`: what must not happen twice
+        needs a key of yours, such as the order's id. A fault of the code compensates nothing: entered while one is raised, the
+        block ends the pass, the run stays open, and the fixed code goes on (R39)."""
         return Cleanup(self._replay)
 
     def scope(self, name: str) -> Scope:
