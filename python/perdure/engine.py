@@ -252,10 +252,11 @@ class FlowEngine(Inspection):
         the drive raises (the run then exists). Spec 04 §4.1, R17, R56."""
         spec = spec_of(self.runtime, workflow)
         run_id = str(uuid.uuid4()) if run_id is None else run_id
-        call = {"op": "start", "spec": orjson.Fragment(spec.to_json()), "input": _raw(input), "drive": drive}
+        raw = payload.encode(input)
+        call = {"op": "start", "spec": orjson.Fragment(spec.to_json()), "input": orjson.Fragment(raw), "drive": drive}
         self._kernel.check_spec(spec.to_json())
         self._check_run_id(run_id)
-        check_input(self.runtime, spec, payload.encode(input))
+        check_input(self.runtime, spec, raw)
         pinned = None
         if self.builds is not None and not self.builds.accept_unpinned and not isinstance(workflow, WorkflowSpec):
             pinned = spec.with_build(self.builds.current).to_json()
