@@ -1,4 +1,10 @@
-"""What ships for testing: the contract suite for stores, and the runner of recorded conformance files."""
+"""What ships for testing.
+
+`perdure.testing.virtual_time` runs a test of a workflow in virtual time (docs/testing.md), `perdure.testing.postgres` brings a
+PostgreSQL server for it. `StoreContract` is the contract suite for stores of your own, `python -m perdure.testing.conformance`
+checks a kernel and a store against recorded runs, and `python -m perdure.testing.simulation` runs seeded worlds in which
+everything fails.
+"""
 
 from __future__ import annotations
 
