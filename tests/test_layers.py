@@ -93,7 +93,7 @@ LAYERS: dict[str, Layer] = {
     "shells": Layer(
         (
             *("engine", "session", "asking", "attempts", "threads", "leasing", "owner", "observing", "inspection"),
-            *("blocking", "host_call", "keeping", "outage"),
+            *("blocking", "host_call", "keeping", "outage", "replaying"),
         ),
         uses=("leaf", "seam", "model", "authoring", "drive", "store protocol", "stores", "shells"),
         third_party=("orjson",),

@@ -270,6 +270,12 @@ if TYPE_CHECKING:
     from perdure.queues import (
         TaskWorker as TaskWorker,
     )
+    from perdure.replaying import (
+        Replayed as Replayed,
+    )
+    from perdure.replaying import (
+        replay_history as replay_history,
+    )
     from perdure.retention import (
         HistoryHold as HistoryHold,
     )
@@ -452,6 +458,7 @@ __all__ = [
     "QueueBackpressure",
     "RawCommand",
     "ReplayLimitExceeded",
+    "Replayed",
     "ResumeDueRetries",
     "ResumeDueWaits",
     "ResumeHook",
@@ -505,6 +512,7 @@ __all__ = [
     "WorkflowStuck",
     "import_histories",
     "open_store",
+    "replay_history",
     "stored_histories",
 ]
 
@@ -531,6 +539,7 @@ _HOMES: Final[dict[str, str]] = {
     **dict.fromkeys(
         ("HistoryHold", "PruneProgress", "PruneReport", "PrunedRuns", "RunSelection", "Tombstone"), "perdure.retention"
     ),
+    **dict.fromkeys(("Replayed", "replay_history"), "perdure.replaying"),
     **dict.fromkeys(("WorkflowRunSnapshot",), "perdure.snapshot"),
     **dict.fromkeys(("WorkflowSpec",), "perdure.spec"),
     **dict.fromkeys(("StepContext", "StepPlan"), "perdure.step"),

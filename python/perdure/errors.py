@@ -217,7 +217,8 @@ class NonDeterministic(FlowError):
 
     `kind` is step, wait, hook, progress or child; `part` the field that differs (step_name, input, retry, resume_at,
     token, metadata, progress, child), or `place` where an async workflow did not ask for it by then: `now` then lists
-    where its chains are (R37); `command` is what `strict_replay` finds different; `sequence` that of the event that
+    where its chains are (R37); of kind workflow `command` is what `strict_replay` finds different, `end` how a run ended that
+    is replayed; `sequence` that of the event that
     recorded it; `recorded` and `now` both values as JSON text, whole (for tokens both are "<redacted>").
     """
 

@@ -27,6 +27,7 @@ _MODULES: Final = (
     "dead_letters",
     "migrate",
     "exchange",
+    "replay",
     "retention",
 )
 """The modules of `perdure.cli` with commands, in the order of `perdure --help`."""
