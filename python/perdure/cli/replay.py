@@ -94,7 +94,9 @@ def replay(
     else:
         kinds = Counter((fit.workflow, fit.version) for fit in fits)
         if fits or not misfits:
-            tell_table(("workflow", "version", "runs that fit"), [(*kind, count) for kind, count in sorted(kinds.items())])
+            tell_table(
+                ("workflow", "version", "runs that fit"), [(*kind, count) for kind, count in sorted(kinds.items())]
+            )
         if misfits and details:
             _tell_details(misfits)
         elif misfits:
