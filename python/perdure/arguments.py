@@ -156,7 +156,7 @@ class Binding:
             elif parameter.default is not _ABSENT:
                 values[name] = parameter.default
             elif parameter.kind is not parameter.VAR_POSITIONAL:
-                raise refusal("$", f"{self._what} needs {name!r}, which the stored input lacks")
+                raise refusal("$", f"{self._what} needs {name!r}, which the stored input lacks; .input(...) makes one")
         if rest := self._rest(given):
             values["" if self._others is None else self._others.name] = rest
         bound = inspect.BoundArguments(self._signature, values)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any, cast
 
 from perdure.attempts import plan_of
 from perdure.codec import Coding, check_plain
 from perdure.commands import RuntimeCommand
 from perdure.effects import Asked, HistoryNeeded
-from perdure.errors import FlowError, StepNotRegistered, WorkflowNotRegistered, WorkflowRaised
+from perdure.errors import FlowError, Serialization, StepNotRegistered, WorkflowNotRegistered, WorkflowRaised
 from perdure.flow import FlowRuntime, WorkflowInvocation
 from perdure.keeping import KeptCoroutine
 from perdure.kernel import Reads
@@ -78,17 +79,19 @@ class RuntimeProgram:
     def check_payload(self, reads: Reads, hook_id: str, payload: bytes) -> None:
         """Raises `Serialization("payload")` if the async workflow, replayed up to here, asks for this hook with a type that the
         JSON does not fit. Whatever else goes wrong is left for a drive to tell."""
+        check = None
         try:
-            spec = WorkflowSpec.from_json(reads.spec)
+            if self._coding is None:
+                check_plain(self._run_id, reads.input)
             plain = reads if self._coding is None else self._coding.reads(reads)
             with self._watching():
-                check = self._kept.hook_check(spec, plain, hook_id)
-        except (KeyboardInterrupt, SystemExit):
+                check = self._kept.hook_check(WorkflowSpec.from_json(reads.spec), plain, hook_id)
+        except KeyboardInterrupt:
             raise
         except BaseException:  # noqa: BLE001 - of workflow code
             return
         if check is not None:
-            check(payload)
+            _only_misfits(partial(check, payload))
 
     @property
     def kept_bytes(self) -> int:
@@ -133,4 +136,14 @@ def check_input(runtime: FlowRuntime, spec: WorkflowSpec, raw: bytes) -> None:
     """Raises `Serialization("payload")` if this runtime knows the workflow's parameters and the input does not fit them."""
     check = getattr(runtime, "check_input", None)
     if check is not None:
-        check(spec, raw)
+        _only_misfits(partial(check, spec, raw))
+
+
+def _only_misfits(check: Callable[[], None]) -> None:
+    """What a type's own code raises is left for a drive to tell."""
+    try:
+        check()
+    except Serialization:
+        raise
+    except Exception:  # noqa: BLE001 - of a validator
+        return

@@ -175,9 +175,12 @@ class Attempts:
                 "run %s step %s attempt %d: the delay of its RetryAfter is out of range and ignored",
                 *(invocation.run_id, invocation.step_id, invocation.attempt),
             )
-        where = where_raised(error)
-        told = f"failed: {type(error).__qualname__}" + (f" at {where}" if where else "")
-        outcome = failure_outcome(error, self.record_tracebacks)
+        try:
+            where = where_raised(error)
+            told = f"failed: {type(error).__qualname__}" + (f" at {where}" if where else "")
+            outcome = failure_outcome(error, self.record_tracebacks)
+        except Exception:  # noqa: BLE001 - of the error's own class; the attempt has failed all the same
+            told, outcome = "failed", failure_outcome(RuntimeError("an error that cannot be told"), False)
         return Outcome(invocation.step_id, invocation.attempt, outcome, told)
 
     def _arm(self, live: _Live) -> None:

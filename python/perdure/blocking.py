@@ -61,6 +61,7 @@ class BlockingFlowEngine:
     submit = _blocking(FlowEngine.submit)
     run = _blocking(FlowEngine.run)
     drive = _blocking(FlowEngine.drive)
+    wait_until_ended = _blocking(FlowEngine.wait_until_ended)
     drive_claimed = _blocking(FlowEngine.drive_claimed)
     release_hold = _blocking(FlowEngine.release_hold)
     resume_wait = _blocking(FlowEngine.resume_wait)

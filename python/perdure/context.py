@@ -201,6 +201,7 @@ class WorkflowContext:
     ) -> ScheduleStep:
         """Open a step, given by function or by name; also a member for `schedule_steps` and `schedule_all`.
 
+        `input` is the step's one argument; of several `step.input(...)` makes one.
         `retry` defaults to the decorator's policy, then to 3 attempts at once; `timeout` to the decorator's limit.
         """
         known = self._find_step(step) if isinstance(step, str) else step

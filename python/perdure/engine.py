@@ -256,7 +256,6 @@ class FlowEngine(Inspection):
         call = {"op": "start", "spec": orjson.Fragment(spec.to_json()), "input": orjson.Fragment(raw), "drive": drive}
         self._kernel.check_spec(spec.to_json())
         self._check_run_id(run_id)
-        check_input(self.runtime, spec, raw)
         pinned = None
         if self.builds is not None and not self.builds.accept_unpinned and not isinstance(workflow, WorkflowSpec):
             pinned = spec.with_build(self.builds.current).to_json()
@@ -411,7 +410,9 @@ class FlowEngine(Inspection):
         return await self._call_snapshot(run_id, {"op": "dispose_hook", "hook_id": hook_id, "drive": drive})
 
     async def resume_hook_by_token(self, token: str, payload: object, *, drive: bool = True) -> tuple[str, str]:
-        """`resume_hook` by the hook's token; gives (run id, hook id). Raises as that, and `HookTokenNotFound`."""
+        """`resume_hook` by the hook's token; gives (run id, hook id). Raises as that, and `HookTokenNotFound`, also for a
+        redelivery: a token is known until its hook is answered. Who must tell the two apart keeps both ids and uses
+        `resume_hook`."""
         run_id, hook_id = await self.find_hook(token)
         await self._call(run_id, {"op": "resume_hook", "hook_id": hook_id, "payload": _raw(payload), "drive": drive})
         return run_id, hook_id
@@ -530,8 +531,6 @@ class FlowEngine(Inspection):
                 raise EngineClosed
             if call.look is not None:
                 call.look(run)
-            if call.call["op"] == "resume_hook":
-                session.check_payload(str(call.call["hook_id"]), orjson.dumps(call.call["payload"]))
             drives = await self._append(session, run, call)
             if self._closed:
                 raise EngineClosed
@@ -553,6 +552,8 @@ class FlowEngine(Inspection):
             if control.admit:
                 admit(self.builds, session.run_id, self._build(run, call))
             drafts = control.drafts
+            if drafts and self.supports_runtime_build(self._build(run, call)):
+                self._check_types(session, run, call)
             if control.drive and call.opens_drive:
                 joins = session.active is not None and call.completes_waits
                 drafts = run.due_waits(call.due) if joins and call.due is not None else []
@@ -625,6 +626,15 @@ class FlowEngine(Inspection):
         if batch.lines and row.terminal:
             level = logging.WARNING if row.status == "failed" else logging.INFO
             _log.log(level, "run %s (%s %s) ended as %s", batch.run_id, row.name, row.version, row.status)
+
+    def _check_types(self, session: Session, run: Run, call: HostCall) -> None:
+        """Raises `Serialization("payload")` for what the workflow is known to have no use for, before it is written."""
+        given = call.call
+        if given["op"] == "start" and run.last_sequence == 0:
+            spec = WorkflowSpec.from_json(call.new_spec or orjson.dumps(given["spec"]))
+            check_input(self.runtime, spec, orjson.dumps(given["input"]))
+        elif given["op"] == "resume_hook":
+            session.check_payload(str(given["hook_id"]), orjson.dumps(given["payload"]))
 
     def _build(self, run: Run, call: HostCall) -> str | None:
         if run.last_sequence:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from datetime import timedelta
 from functools import partial
 from typing import Any, TypeVar
 
@@ -19,6 +22,9 @@ __all__ = ["Inspection", "every_run_id"]
 
 T = TypeVar("T")
 _PAGE = 500
+_LONGEST_WAIT = 1.0
+_SHORTEST_WAIT = 0.02
+"""Seconds between two looks at a run that somebody waits for."""
 
 
 class Inspection(ABC):
@@ -43,6 +49,22 @@ class Inspection(ABC):
     async def list_run_ids(self) -> list[str]:
         """All run ids, sorted."""
         return await self.store.run_ids()
+
+    async def wait_until_ended(self, run_id: str, within: timedelta | None = None) -> WorkflowRunSnapshot:
+        """The run's snapshot when it has ended, whoever drives it, or as it is after `within`: for a web handler that would rather
+        answer than wait longer. Raises `RunNotFound`."""
+        if within is not None and not isinstance(within, timedelta):
+            raise TypeError(f"within must be a timedelta, not {type(within).__name__}")
+        loop = asyncio.get_running_loop()
+        until = math.inf if within is None else loop.time() + within.total_seconds()
+        while True:
+            seen = await self.store.changes()
+            ended = await self.read(run_id, lambda run: run.terminal)
+            left = until - loop.time()
+            if ended or left <= 0:
+                return await self.snapshot(run_id)
+            await self.store.wait_for_change(seen, min(left, _LONGEST_WAIT))
+            await asyncio.sleep(max(0.0, min(until - loop.time(), _SHORTEST_WAIT)))
 
     async def list_snapshots(self) -> list[WorkflowRunSnapshot]:
         """All runs as they stand, by run id. For many runs, page `runs()` instead."""

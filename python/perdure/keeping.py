@@ -51,7 +51,13 @@ class KeptCoroutine:
 
     def ask(self, spec: WorkflowSpec, reads: Reads) -> RuntimeCommand | None:
         """The next command; None if this is no coroutine to keep. Raises what ends the pass."""
-        replay = self._at_hand(spec)
+        if self._open is None:
+            return None
+        if self._pending:
+            self.close()
+        if self._replay is None:
+            self._replay = self._new(spec)
+        replay = self._replay
         if replay is None:
             return None
         self._pending = True
@@ -65,21 +71,18 @@ class KeptCoroutine:
         return command
 
     def hook_check(self, spec: WorkflowSpec, reads: Reads, hook_id: str) -> Callable[[bytes], None] | None:
-        """What judges a payload for this open hook; None where nobody can. `reads` has committed events only, so the coroutine
-        may be kept. Raises what ends the pass."""
-        replay = self._at_hand(spec)
+        """What judges a payload for this open hook; None where nobody can. A coroutine that is kept is only looked at, and another
+        one is thrown away: fed outside a drive, it would hold decisions that are never committed. Raises what ends the pass."""
+        if self._replay is not None and not self._pending and (known := self._replay.open_hook(hook_id)) is not None:
+            return known
+        replay = None if self._open is None else self._open(spec, self._run_id, self._same, {})
+        if replay is None:
+            return None
         try:
-            return None if replay is None else replay.hook_check(reads, hook_id)
-        except BaseException:
-            self.close()
-            raise
-
-    def _at_hand(self, spec: WorkflowSpec) -> Replay | None:
-        if self._pending:
-            self.close()
-        if self._replay is None:
-            self._replay = self._new(spec)
-        return self._replay
+            replay.ask(reads)
+            return replay.open_hook(hook_id)
+        finally:
+            replay.close()
 
     def _new(self, spec: WorkflowSpec) -> Replay | None:
         return None if self._open is None else self._open(spec, self._run_id, self._same, self._tokens)

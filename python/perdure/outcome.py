@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sysconfig
 import traceback
 from datetime import timedelta
 from pathlib import Path
@@ -27,6 +28,8 @@ __all__ = [
 
 MAX_TRACEBACK_BYTES: Final = 32 * 1024
 _PACKAGE: Final = str(Path(__file__).parent) + os.sep
+_LIBRARIES: Final = ("<frozen ", *{path + os.sep for name, path in sysconfig.get_paths().items() if "lib" in name})
+"""Where the standard library and installed packages are."""
 
 
 def completed_outcome(output: bytes) -> bytes:
@@ -88,10 +91,16 @@ def brief(error: BaseException) -> str:
 
 
 def where_raised(error: BaseException) -> str | None:
-    """`file:line in function` of the innermost frame that is not ours: the user's line."""
+    """`file:line in function` of the innermost frame of the user's own code; where there is none, of the innermost one that is not
+    ours."""
     frames = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     theirs = [(code, line) for code, line in frames if not code.co_filename.startswith(_PACKAGE)]
-    return "{0.co_filename}:{1} in {0.co_name}".format(*theirs[-1]) if theirs else None
+    own = [(code, line) for code, line in theirs if not code.co_filename.startswith(_LIBRARIES)]
+    if not theirs:
+        return None
+    code, line = (own or theirs)[-1]
+    place = f"{code.co_filename}:{line} in {code.co_name}"
+    return place if place.isprintable() else ascii(place)
 
 
 def _failure(error: BaseException) -> bytes:

@@ -496,10 +496,7 @@ class Session:
         if state.failures or not expired or self.run is None:
             return state.failures, state.not_before == 0 or (expired and state.failures > 0)
         nothing = self.run.stage([], self.clock()).append(b"")
-        try:
-            (answer,) = await self._shell.store.commit([Append(nothing, self._shell.leasing.lost())])
-        except StoreError:  # the drive will meet it too
-            return 0, False
+        (answer,) = await self._shell.store.commit([Append(nothing, self._shell.leasing.lost())])
         return int(isinstance(answer, Committed)), False
 
     async def _check_lease(self, active: ActiveDrive, renew: bool) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Generic, Literal, ParamSpec, TypeVar, cast
 
 from perdure.arguments import Binding, place, store_untyped, underlying
 from perdure.errors import StepCancelled, StepNotRegistered
-from perdure.payload import reader
+from perdure.payload import decode, reader
 from perdure.policy import RetryPolicy
 from perdure.wire import whole_ms
 
@@ -121,6 +121,12 @@ class Step(Generic[P, R_co]):
         if retry is not None:
             other.plan = replace(self.plan, retry=retry)
         return other
+
+    def input(self, *args: P.args, **kwargs: P.kwargs) -> object:
+        """The input that calls the step with these arguments, as a value of JSON, for the command form:
+        `ctx.schedule_step("ship", ship, ship.input(order, express=True))`. Raises `TypeError` as the call would, and
+        `Serialization("payload")`."""
+        return decode(self.store(args, kwargs))
 
     @cached_property
     def store(self) -> Callable[[tuple[Any, ...], Mapping[str, Any]], bytes]:

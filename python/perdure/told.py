@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from perdure.errors import (
@@ -43,6 +44,8 @@ _WHOLE: Final = (
     *(StoreError, WorkflowNotRegistered, WorkflowStuck),
 )
 """Errors whose text has no value of the user's."""
+_PATH: Final = re.compile(r"""\$(?:\.[A-Za-z_][A-Za-z0-9_]*|\[\d+\]|\["(?:[^"\\]|\\.)*"\]|\[\.\.\.\])+""")
+_UNKNOWN: Final = re.compile(r"unknown field `[^`]*`")
 
 
 def told(error: BaseException) -> str:
@@ -57,8 +60,8 @@ def told(error: BaseException) -> str:
             text = f"{known} has another {error.part} now, at {error.path}"
         case WorkflowRaised():
             text = error.error.partition(":")[0] + (f" at {error.where}" if error.where else "")
-        case Serialization(rule="payload"):  # these name paths and types
-            text = str(error)
+        case Serialization(rule="payload"):  # these name types, and places in the payload, whose keys may be the user's
+            text = _UNKNOWN.sub("unknown field", _PATH.sub("$", str(error)))
         case _ if isinstance(error, _WHOLE):
             text = str(error)
         case _:

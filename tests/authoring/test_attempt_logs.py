@@ -123,3 +123,31 @@ def test_an_attempt_that_times_out(kernel: KernelName, caplog: pytest.LogCapture
     finally:
         over.set()
     assert line == "run r step wait attempt 1 timed out after 30 ms; it is not tried again"
+
+
+class Hostile(type):
+    """A class of errors that does not even have a name."""
+
+    def __getattribute__(cls, name: str) -> Any:
+        if name == "__qualname__":
+            raise RuntimeError("no name")
+        return super().__getattribute__(name)
+
+
+@KERNELS
+@pytest.mark.parametrize("mode", ["thread", "async"])
+def test_an_error_that_cannot_be_told_fails_its_attempt_all_the_same(
+    kernel: KernelName, mode: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    flow, policy = Flow(), RetryPolicy(max_attempts=1)
+    nameless: Any = Hostile("Nameless", (Exception,), {})
+
+    def charge() -> None:
+        raise nameless
+
+    async def charge_async() -> None:
+        raise nameless
+
+    step: Any = flow.step(name="charge", retry=policy)(charge if mode == "thread" else charge_async)
+    line, _ = said(asked_of(flow, step), kernel, caplog)
+    assert line == "run r step charge attempt 1 failed; it is not tried again"

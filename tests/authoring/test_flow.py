@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 
 from authoring.fakes import ask, attempt, wire
+from perdure.blocking import BlockingFlowEngine
 from perdure.commands import RawCommand, RuntimeCommand
 from perdure.context import StepContext, WorkflowContext
 from perdure.errors import Serialization, StepNotRegistered, WorkflowNotRegistered
@@ -372,3 +373,24 @@ def test_an_annotation_that_names_nothing_is_an_error_before_the_attempt(flow: F
 def test_a_step_not_registered(flow: Flow) -> None:
     with pytest.raises(StepNotRegistered):
         flow.run_step(attempt("none"))
+
+
+def test_an_input_of_several_arguments_is_made_by_the_step(flow: Flow) -> None:
+    """For the command form, whose commands hold one value."""
+
+    @flow.step
+    def add(a: int, b: int = 5) -> int:
+        return a + b
+
+    assert (add.input(1), add.input(1, b=2)) == (1, {"$args": {"a": 1, "b": 2}})
+    with pytest.raises(TypeError, match="step 'add': missing a required argument: 'a'"):
+        add.input()  # type: ignore[call-arg]  # what is tested
+    with BlockingFlowEngine(flow) as engine:
+
+        @flow.workflow("sum")
+        def sum_up(ctx: WorkflowContext) -> RuntimeCommand:
+            if not ctx.step_completed("add"):
+                return ctx.schedule_step("add", add, add.input(1, b=2))
+            return ctx.complete(ctx.step_output("add"))
+
+        assert engine.run("sum").output == 3

@@ -6,13 +6,25 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import pydantic
 import pytest
 
 from coroutine.world import World
-from perdure import AsyncContext, Flow, FlowEngine, RunNotFound, Serialization
+from perdure import (
+    AsyncContext,
+    Flow,
+    FlowEngine,
+    RunConflict,
+    RunNotFound,
+    RuntimeBuildCompatibility,
+    RuntimeBuildUnavailable,
+    Serialization,
+    WorkflowRaised,
+    WorkflowSpec,
+)
 from perdure.kernel import Kernel
 from perdure.stores import MemoryEventStore
-from perdure.tasks import Ack, DeadLetter, ResumeHook, handle
+from perdure.tasks import Ack, DeadLetter, Nack, ResumeHook, handle
 
 TOKEN = "canary-approval"
 
@@ -73,7 +85,7 @@ async def test_an_answer_of_another_type_is_refused_and_a_right_one_follows(name
             assert refused.value.run_id == "r"
             assert await store.history("r") == before
             assert (await engine.resume_hook("r", "approval", {"approved": True})).output == "5 slow True"
-            assert len(begun) == (1 if warm else 2), "what judged the payload is what goes on"
+            assert len(begun) == (1 if warm else 4), "a coroutine that is kept is only looked at"
 
 
 async def test_a_task_with_an_answer_of_another_type_is_set_aside() -> None:
@@ -115,6 +127,121 @@ async def test_a_workflow_that_fails_on_the_way_is_no_matter_of_the_answer() -> 
         await engine.resume_hook("r", "approval", {"approved": True}, drive=False)
         repaired.append(True)
         assert (await engine.drive("r")).output is True
+
+
+async def test_who_judges_an_answer_keeps_no_decision_of_it() -> None:
+    """What code asks for on the way is committed by whoever drives, with tokens of its own."""
+    flow, store = Flow(), MemoryEventStore()
+
+    @flow.workflow("w")
+    async def w(ctx: AsyncContext) -> int:
+        async def first() -> int:
+            await ctx.hook(int, id="a")
+            return await ctx.hook(int, id="c")
+
+        other = ctx.start(first())
+        return await ctx.hook(int, id="b") + await other
+
+    async with FlowEngine(flow, store) as gate, FlowEngine(flow, store) as worker:
+        await worker.start(w, run_id="r")
+        await gate.resume_hook("r", "a", 1, drive=False)
+        await gate.resume_hook("r", "b", 2, drive=False)
+        await worker.drive("r")
+        assert (await gate.drive("r")).status == "suspended"
+        with pytest.raises(Serialization):
+            await gate.resume_hook("r", "c", "three")
+        assert (await gate.resume_hook("r", "c", 3)).output == 5
+
+
+async def test_lines_of_a_log_are_not_said_by_who_only_judges(caplog: pytest.LogCaptureFixture) -> None:
+    flow, store = Flow(), MemoryEventStore()
+
+    @flow.workflow("w")
+    async def w(ctx: AsyncContext) -> None:
+        for hook_id, hook in [(hook_id, ctx.hook(int, id=hook_id)) for hook_id in ("a", "b", "c")]:
+            await hook
+            ctx.log.info("got %s", hook_id)
+
+    with caplog.at_level("INFO", "perdure.workflow"):
+        async with FlowEngine(flow, store) as gate, FlowEngine(flow, store) as worker:
+            await worker.start(w, run_id="r")
+            for hook_id in ("a", "b", "c"):
+                await gate.resume_hook("r", hook_id, 1, drive=False)
+                await worker.drive("r")
+    lines = [record.getMessage() for record in caplog.records if record.name == "perdure.workflow"]
+    assert lines == ["got a", "got b", "got c"]
+
+
+async def test_code_of_another_build_judges_nothing() -> None:
+    """Its types are no matter of the run's: it is refused as ever."""
+
+    def pinned(kind: Any) -> Flow:
+        flow = Flow()
+
+        async def w(ctx: AsyncContext, amount: Any) -> Any:
+            return await ctx.hook(kind, id="h")
+
+        w.__annotations__["amount"] = kind
+        flow.workflow("w")(w)
+        return flow
+
+    store = MemoryEventStore()
+    one, two = RuntimeBuildCompatibility("one"), RuntimeBuildCompatibility("two")
+    async with (
+        FlowEngine(pinned(int), store, builds=one) as first,
+        FlowEngine(pinned(str), store, builds=two) as second,
+    ):
+        await first.start("w", 1, run_id="r")
+        outcome = await handle(second, ResumeHook("r", "h", 5))
+        assert outcome.disposition == Nack("runtime_build_unavailable", counted=False)
+        with pytest.raises(RuntimeBuildUnavailable):
+            await second.resume_hook("r", "h", 5)
+        with pytest.raises(RuntimeBuildUnavailable):
+            await second.start(WorkflowSpec.python("w", "1", "one"), 1, run_id="other")
+        assert (await first.resume_hook("r", "h", 5)).output == 5
+
+
+async def test_a_start_that_was_made_before_is_judged_by_what_is_recorded() -> None:
+    def typed(kind: Any) -> Flow:
+        flow = Flow()
+
+        async def w(ctx: AsyncContext, amount: Any) -> None: ...
+
+        w.__annotations__["amount"] = kind
+        flow.workflow("w")(w)
+        return flow
+
+    store = MemoryEventStore()
+    async with FlowEngine(typed(int), store) as before, FlowEngine(typed(str), store) as after:
+        await before.start("w", 1, run_id="r")
+        assert await after.start("w", 1, run_id="r") == "r"
+        with pytest.raises(RunConflict):
+            await after.start("w", 2, run_id="r")
+
+
+class Odd(pydantic.BaseModel):
+    amount: int
+
+    @pydantic.field_validator("amount")
+    @classmethod
+    def never(cls, value: int) -> int:
+        raise RuntimeError("a bug in the validator")
+
+
+async def test_what_a_validator_raises_is_for_a_drive_to_tell() -> None:
+    flow = Flow()
+
+    @flow.workflow("w")
+    async def w(ctx: AsyncContext, odd: Odd | None = None) -> None:
+        await ctx.hook(Odd, id="h")
+
+    async with FlowEngine(flow) as engine:
+        await engine.submit("w", {"amount": 1}, run_id="input")
+        with pytest.raises(WorkflowRaised, match="a bug in the validator"):
+            await engine.drive("input")
+        await engine.start("w", run_id="r")
+        outcome = await handle(engine, ResumeHook("r", "h", {"amount": 1}))
+        assert (type(outcome.error), outcome.disposition) == (WorkflowRaised, Ack())
 
 
 @pytest.mark.parametrize(

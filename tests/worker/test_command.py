@@ -6,6 +6,7 @@ import asyncio
 import importlib
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from pathlib import Path
 import orjson
 import pytest
 
+import perdure
 from perdure import DurableTaskQueue, FlowEngine, ResumeHook, WorkflowSpec
 from perdure.cli.app import run
 from perdure.cli.processes import Processes
@@ -97,6 +99,21 @@ def test_until_idle_ends_by_itself(modules: Path) -> None:
     asyncio.run(submit())
     assert run(["worker", "shop_of_chains:flow", "--store", "runs.db", "--until-idle"]) == 0
     assert asyncio.run(look()) == "completed"
+
+
+def test_a_module_that_configures_logging_silences_no_worker(modules: Path) -> None:
+    """`dictConfig` disables by default the loggers that it does not name, and ours exist before it."""
+    (modules / "configured.py").write_text(
+        "import logging.config\n"
+        "from perdure import Flow\n"
+        "logging.config.dictConfig({'version': 1, 'handlers': {'out': {'class': 'logging.StreamHandler'}},\n"
+        "    'root': {'level': 'INFO', 'handlers': ['out']}})\n"
+        "flow = Flow()\n"
+    )
+    command = [sys.executable, "-m", "perdure", "worker", "configured:flow", "--store", "app.db", "--until-idle"]
+    found = os.environ | {"PYTHONPATH": str(Path(perdure.__file__).parents[1])}
+    done = subprocess.run(command, env=found, cwd=modules, capture_output=True, text=True, check=True, timeout=120)
+    assert "worker started for no workflow" in done.stderr and "worker ended" in done.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

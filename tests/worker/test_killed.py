@@ -15,7 +15,7 @@ import pytest
 from scenarios.kit import Clock
 
 import perdure
-from perdure import FlowEngine, FlowWorker, RuntimeBuildCompatibility
+from perdure import Flow, FlowEngine, FlowWorker, RuntimeBuildCompatibility, RuntimeCommand, WorkflowContext
 from perdure.errors import DriveLost
 from perdure.stores import MemoryEventStore
 from perdure.stores.base import FlowEventStore
@@ -246,3 +246,35 @@ async def test_a_build_that_is_lost_over_a_held_run_is_named_in_its_hold_too(sto
     async with FlowEngine(chain(1), store, max_failures=1, builds=v3) as engine:
         await FlowWorker(engine).run_until_idle()
         assert (await engine.snapshot("r")).status == "completed"
+
+
+def test_a_build_that_fails_on_a_held_run_tries_it_ever_more_seldom() -> None:
+    """Its failures are counted on the run until the hold names it too; a conflict of tokens never holds (R44)."""
+
+    async def main(loop: VirtualTimeLoop) -> None:
+        store, asked = MemoryEventStore(loop.clock_ns), list[float]()
+        v2 = RuntimeBuildCompatibility("v2", accept_unpinned=True)
+        flow = Flow()
+
+        @flow.workflow("flow")
+        def ask(ctx: WorkflowContext) -> RuntimeCommand:
+            asked.append(loop.time())
+            return ctx.create_hook("h", token="canary-taken")
+
+        @flow.workflow("other")
+        def other(ctx: WorkflowContext) -> RuntimeCommand:
+            return ctx.create_hook("h", token="canary-taken")
+
+        async with FlowEngine(flow, store, builds=v2) as engine:
+            await engine.start("other", run_id="other")
+            await engine.submit("flow", run_id="r")
+            hold = json.dumps({"code": "non_deterministic", "reason": {}, "builds": ["v1"]})
+            assert await store.set_hold("r", hold, expected_sequence=1)
+            worker = FlowWorker(engine, concurrency=1, poll=timedelta(seconds=1))
+            working = asyncio.create_task(worker.run_forever(signals=False))
+            await asyncio.sleep(600)
+            await worker.drain()
+            await working
+        assert 5 <= len(asked) <= 12
+
+    run(main, Clock().ns)

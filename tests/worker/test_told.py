@@ -37,6 +37,16 @@ SECRET = "card 4111"
             errors.Serialization("payload", detail="parameter 'n': $: Expected `int`, got `str`"),
             "serialization: payload: parameter 'n': $: Expected `int`, got `str`",
         ),
+        (
+            errors.Serialization(
+                "payload", detail="the payload of hook 'h': $.b[3][\"card: 4111\"].x: Expected `int`, got `str`"
+            ),
+            "serialization: payload: the payload of hook 'h': $: Expected `int`, got `str`",
+        ),
+        (
+            errors.Serialization("payload", detail="$.card4111: Object contains unknown field `card4111`"),
+            "serialization: payload: $: Object contains unknown field",
+        ),
         (errors.Serialization("malformed", 3, SECRET), "serialization"),
         (errors.StepFailed("s", "charge", 3, SECRET, "app.Broken", True), "step_failed"),
         (errors.WorkflowFailed(SECRET), "workflow_failed"),
@@ -71,7 +81,7 @@ def flawed() -> Flow:
 
 
 CAUSES = {
-    "typed": "serialization: payload: parameter 'order' of workflow 'typed': $.amount: Expected `int`, got `str`",
+    "typed": "serialization: payload: parameter 'order' of workflow 'typed': $: Expected `int`, got `str`",
     "clocky": "foreign_await: asyncio.sleep at ",
     "buggy": "workflow_raised: KeyError at ",
 }

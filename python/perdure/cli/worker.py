@@ -77,6 +77,8 @@ def worker(
     )
     runtime = resolve_flow(target)
     logging.basicConfig(level=logging.INFO, format=_LOG_LINE, stream=sys.stderr)
+    for name in ("perdure", "perdure.workflow"):  # a dictConfig of the flow's module disables what it does not know
+        logging.getLogger(name).disabled = False
     with named(store):
         _check_store(store, processes)
         if processes == 1:

@@ -114,11 +114,11 @@ class Replay:
             raise FlowError(f"run {self.run_id!r} has not started")
         return ending.command(self, self.main)
 
-    def hook_check(self, reads: Reads, hook_id: str) -> Callable[[bytes], None] | None:
-        """What judges a payload for an open hook, by raising `Serialization("payload")`; None if the code asks for no such hook.
-        Raises as `ask`."""
-        self.ask(reads)
-        handle = self._open.get(("hook", hook_id))
+    def open_hook(self, hook_id: str) -> Callable[[bytes], None] | None:
+        """What judges a payload for this open hook, by raising `Serialization("payload")`; None if the code has asked for no
+        such hook."""
+        key = ("hook", hook_id)
+        handle = self._open.get(key) or self._asked.get(key)  # whose creation was committed since
         return handle.check if isinstance(handle, HookHandle) else None
 
     def _walk(self) -> None:

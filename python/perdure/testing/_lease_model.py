@@ -38,6 +38,8 @@ class LeaseModel:
     hold: frozenset[str] | None = None
     """The builds that caused the hold."""
     waits: dict[str, int] = field(default_factory=dict)
+    given_back: int = 0
+    """When a lease ended that was renewed for no time, ns, rounded up."""
     owes_a_look: bool = True
     """Something other than a parking release happened since the last one."""
 
@@ -51,6 +53,7 @@ class LeaseModel:
             and self.hold is None
             and not self.live(now)
             and (self.not_before is None or self.not_before <= _past(now))
+            and self.given_back <= _past(now)
             and (self.owes_a_look or any(_ahead(due) <= _past(now) for due in self.waits.values()))
         )
 
@@ -71,6 +74,7 @@ class LeaseModel:
     def renew(self, ttl: int, now: int) -> None:
         if ttl == 0:
             self.free()
+            self.given_back = _ahead(now)
         self.expires = _ahead(now + ttl)
 
     def free(self) -> None:

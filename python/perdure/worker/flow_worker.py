@@ -224,8 +224,9 @@ class FlowWorker:
             return self._poll
         # A run that a drive here has just released, and is yet to say why, is not claimed again meanwhile.
         besides = [*self._shunned.at(now), *self._drives.values()]
-        claimed = await self._granted(self._held.claim(free, besides, now)) if self._held.is_due(now) else []
-        if not claimed:
+        held = await self._granted(self._held.claim(free, besides, now)) if self._held.is_due(now) else []
+        claimed = held
+        if not held:
             ahead = await self._ahead(besides)
             if ahead > 0:
                 self._more, self._pause = False, _FIRST_PAUSE
@@ -233,7 +234,7 @@ class FlowWorker:
             claimed = await self._claim(free, besides)
         self._more = True
         for run in claimed:
-            task = asyncio.create_task(self._drive(run), name=f"perdure worker {run.run_id}")
+            task = asyncio.create_task(self._drive(run, held=bool(held)), name=f"perdure worker {run.run_id}")
             self._drives[task] = run.run_id
             task.add_done_callback(self._drove)
         pause, self._pause = self._pause, min(self._pause * 2, _LAST_PAUSE)
@@ -297,16 +298,17 @@ class FlowWorker:
 
     # -- driving ---------------------------------------------------------------------------------------------------
 
-    async def _drive(self, claimed: Claimed) -> None:
-        """Carries on one run; how that ended is the run's affair, not the worker's."""
+    async def _drive(self, claimed: Claimed, *, held: bool) -> None:
+        """Carries on one run; how that ended is the run's affair, not the worker's. `held`: it tries a run that others failed
+        on."""
         call = HostCall(claimed.run_id, {"op": "drive"}, due=claimed.now, claimed=claimed)
         try:
-            await self._made(call)
+            await self._made(call, held)
         finally:
             if not call.drove:
                 await self._hand_back(claimed)
 
-    async def _made(self, call: HostCall) -> None:
+    async def _made(self, call: HostCall, held: bool) -> None:
         try:
             await self.engine.make(call)
         except EngineClosed:
@@ -319,9 +321,11 @@ class FlowWorker:
                 "%s; it %s", error, "is held until it is released" if last else "waits before it is driven again"
             )
         except FlowError as error:
-            held = "; it is held until it is released" if isinstance(error, NonDeterministic) else ""
-            _log.warning("the drive of run %s failed: %s%s", call.run_id, told(error), held)
-            if not call.drove or isinstance(error, _UNKNOWN):
+            drifted = isinstance(error, NonDeterministic)
+            until = "; it is held until it is released" if drifted else ""
+            _log.warning("the drive of run %s failed: %s%s", call.run_id, told(error), until)
+            # A try of a held run backs off by this memory: its row may not name this build yet, and is asked for no time (R43).
+            if not call.drove or isinstance(error, _UNKNOWN) or (held and not drifted):
                 self._shun(call.run_id)
         except (Exception, SystemExit, KeyboardInterrupt) as error:  # noqa: BLE001 - no step may end a worker
             _log.error("the drive of run %s ended by %s", call.run_id, type(error).__name__)
