@@ -8,9 +8,10 @@ from random import Random
 from typing import Any
 
 import pytest
-from scenarios.kit import one_workflow, story
+from scenarios.kit import Clock, one_workflow, story
 
 from perdure import (
+    AsyncContext,
     Flow,
     FlowEngine,
     FlowWorker,
@@ -20,8 +21,9 @@ from perdure import (
     WorkflowContext,
     WorkflowSpec,
 )
-from perdure.stores import SqliteEventStore
+from perdure.stores import MemoryEventStore, SqliteEventStore
 from perdure.stores.base import FlowEventStore
+from perdure.testing.virtual_time import VirtualTimeLoop, run
 from perdure.worker.shunned import ShunnedRuns
 from worker.kit import CountingStore, chain, until, working
 
@@ -331,3 +333,39 @@ class AtOnce(Random):
 
     def random(self) -> float:
         return 0.0
+
+
+def test_a_timer_that_somebody_else_parks_is_met_without_a_hint() -> None:
+    """A commit that parks a run tells no other process. A worker that saw it leased does not sleep until that lease would end."""
+
+    async def main(loop: VirtualTimeLoop) -> None:
+        store, gate = MemoryEventStore(loop.clock_ns), asyncio.Event()
+        deaf: Any = CountingStore(store)
+        flow = Flow()
+
+        @flow.step
+        async def step() -> None:
+            await gate.wait()
+
+        @flow.workflow("flow")
+        async def workflow(ctx: AsyncContext) -> None:
+            await ctx.step(step)
+            await ctx.sleep(timedelta(seconds=1))
+
+        async def hear_nothing(seen: int, timeout_seconds: float) -> int:
+            await asyncio.sleep(timeout_seconds)
+            return seen
+
+        deaf.wait_for_change = hear_nothing
+        async with FlowEngine(flow, store) as direct, FlowEngine(flow, deaf) as engine:
+            driving = asyncio.create_task(direct.start("flow", run_id="r"))
+            await asyncio.sleep(0.1)
+            async with working(engine):
+                await asyncio.sleep(1)
+                gate.set()
+                await driving
+                assert (await direct.snapshot("r")).status == "suspended"
+                await asyncio.sleep(7)
+                assert (await direct.snapshot("r")).status == "completed"
+
+    run(main, Clock().ns)

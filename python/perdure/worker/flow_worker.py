@@ -44,6 +44,8 @@ _LAST_PAUSE: Final = 1.0
 """Seconds after a look that found runs due of which the claim then got none: others were faster, or have them locked."""
 _SPREAD: Final = 0.004
 """Seconds over which workers that wait for the same moment spread, so that the first has claimed before the others look."""
+_BESIDE_OTHERS: Final = 5.0
+"""Seconds between looks while others lease runs: they may park one with a time that comes sooner, and no store tells of that."""
 _FIRST_RETRY: Final = 0.1
 _LAST_RETRY: Final = 5.0
 _STORE_PATIENCE: Final = 60.0
@@ -252,11 +254,10 @@ class FlowWorker:
         if ended:
             _log.warning("%d runs of a process that has died can be claimed again", ended)
             return 0.0
-        if seen.claim_at is None:
-            return self._poll
-        ahead = (seen.claim_at * 1_000 - seen.now) / 1e9
-        others = any(owner != self.engine.owner for owner in seen.owners)
-        return ahead + self._random.random() * _SPREAD if ahead > 0 and others else ahead
+        ahead = self._poll if seen.claim_at is None else (seen.claim_at * 1_000 - seen.now) / 1e9
+        if ahead > 0 and any(owner != self.engine.owner for owner in seen.owners):
+            ahead = min(ahead, _BESIDE_OTHERS) + self._random.random() * _SPREAD
+        return ahead
 
     async def _claim(self, k: int, besides: list[str]) -> list[Claimed]:
         workflows, builds, ttl_ns = self._wanted.workflows, self._wanted.builds, self.engine.leasing.ttl_ns
