@@ -119,10 +119,10 @@ class Post(MemoryTaskQueue):
         rows = self._rows._of(_NAME)  # type: ignore[attr-defined]  # the queue is one in memory, and nobody else asks so
         return [FlowTask.from_json(row.new.task) for row in rows.tasks.values()]
 
-    def overdue(self) -> list[int]:
-        """The tasks that may be leased now, by their places in the queue."""
+    def overdue(self) -> list[tuple[int, int]]:
+        """The tasks that may be leased now: since when, microseconds, and their places in the queue."""
         rows = self._rows._of(_NAME)  # type: ignore[attr-defined]  # as above
-        return [position for due_at, position in rows.order if due_at <= self.clock() // 1000]
+        return [(due_at, position) for due_at, position in rows.order if due_at <= self.clock() // 1000]
 
 
 class PostClient(Way, FlowTaskQueue):

@@ -67,14 +67,15 @@ class Watch:
         if run_id in worker._drives.values() or not process.supports(book.run.build_id):
             return
         model, clock = self._auditor.leases.of(run_id), self._auditor.medium.clock()
+        wakeup = f"the wakeup of run {run_id}, parked at {model.parked}"  # another parking may be for what is long due
         if model.runnable(clock):
             yield process.name, f"the runnable run {run_id}", "invariant 6", own.look_s
             # One whose wakeup it could know of ahead, by a look since the run was parked, is not left until its next look.
             is_late = model.waits and min(model.waits.values()) / 1e9 < clock / 1e9 - _LATE_S
             if not model.owes_a_look and is_late:
-                yield process.name, f"the wakeup of run {run_id}", "R3", own.look_s
+                yield process.name, wakeup, "R3", own.look_s
         elif not model.owes_a_look and model.hold is None:
-            yield process.name, f"the wakeup of run {run_id}", "R3", _NOT_YET_S
+            yield process.name, wakeup, "R3", _NOT_YET_S
         elif model.hold is not None and not model.live(clock) and own.build not in (None, *model.hold):
             yield process.name, f"run {run_id}, held by {sorted(model.hold)},", "R43", _HELD_S
 
@@ -88,8 +89,8 @@ class Watch:
         worker = process.task_worker
         if worker is None or self._post is None or len(worker._working) >= process.settings.at_once:
             return
-        for place in self._post.overdue():
-            yield process.name, f"task {place}", "R46", process.settings.look_s
+        for due_at, place in self._post.overdue():  # one that came back is due anew
+            yield process.name, f"task {place}, due at {due_at},", "R46", process.settings.look_s
 
     # -- idleness --------------------------------------------------------------------------------------------------
 
