@@ -69,7 +69,7 @@ class Watch:
         model, clock = self._auditor.leases.of(run_id), self._auditor.medium.clock()
         wakeup = f"the wakeup of run {run_id}, parked at {model.parked}"  # another parking may be for what is long due
         if model.runnable(clock):
-            yield process.name, f"the runnable run {run_id}", "invariant 6", own.look_s
+            yield process.name, f"the runnable run {run_id} at {book.run.last_sequence}", "invariant 6", own.look_s
             # One whose wakeup it could know of ahead, by a look since the run was parked, is not left until its next look.
             is_late = model.waits and min(model.waits.values()) / 1e9 < clock / 1e9 - _LATE_S
             if not model.owes_a_look and is_late:
@@ -83,7 +83,8 @@ class Watch:
         if process.scheduler is None or self._post is None or not self._post.own or book.run_id in tasked:
             return
         if self._auditor.leases.runnable(Wanted(), {book.run_id: book.run}):
-            yield process.name, f"the runnable run {book.run_id} without a task", "R46", process.settings.look_s
+            what = f"the runnable run {book.run_id} at {book.run.last_sequence} without a task"
+            yield process.name, what, "R46", process.settings.look_s
 
     def _of_task_worker(self, process: Process) -> Iterator[_Able]:
         worker = process.task_worker
