@@ -319,6 +319,30 @@ async def test_what_the_first_claim_brings_after_the_end_was_told_goes_back(stor
     assert not [run for run in (await store.runs()).runs if (await store.lease(run.run_id)).live]
 
 
+async def test_a_lease_is_handed_back_though_its_drive_is_cut_off_meanwhile(store: FlowEventStore) -> None:
+    """The engine was closed, so the drive hands its claim back, and the worker cuts off the drive that does so."""
+    counting: Any = CountingStore(store)
+    asked, gate = asyncio.Event(), asyncio.Event()
+
+    async def renew(*args: Any, **named: Any) -> Any:
+        asked.set()
+        await gate.wait()
+        return await store.renew(*args, **named)
+
+    counting.renew = renew
+    async with FlowEngine(chain(1), counting) as engine:
+        await engine.submit("chain", run_id="r")
+        (claimed,) = await store.claim(engine.owner, 1, ttl_ns=10**12)
+        giving = asyncio.create_task(FlowWorker(engine)._hand_back(claimed))
+        await asyncio.wait_for(asked.wait(), 60)
+        giving.cancel()
+        await asyncio.sleep(0)
+        gate.set()
+        with pytest.raises(asyncio.CancelledError):
+            await giving
+        assert not (await store.lease("r")).live
+
+
 def test_an_engine_of_another_loop_is_told_before_anything_is_claimed() -> None:
     store = MemoryEventStore()
 

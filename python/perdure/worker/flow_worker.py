@@ -335,7 +335,16 @@ class FlowWorker:
             self._shunned.forget(call.run_id)
 
     async def _hand_back(self, claimed: Claimed) -> None:
-        """A run that was claimed and never driven: its lease ends now, if it was not given back already."""
+        """A run that was claimed and never driven: its lease ends now, if it was not given back already, also in a task that is
+        cancelled meanwhile. A second time cuts it off."""
+        giving = asyncio.ensure_future(self._give_back(claimed))
+        try:
+            await asyncio.shield(giving)
+        except asyncio.CancelledError:
+            await giving
+            raise
+
+    async def _give_back(self, claimed: Claimed) -> None:
         try:
             await self.engine.store.renew(self.engine.owner, [(claimed.run_id, claimed.epoch)], ttl_ns=0)
         except StoreError as error:

@@ -77,7 +77,8 @@ class Watch:
         elif not model.owes_a_look and model.hold is None:
             yield process.name, wakeup, "R3", _NOT_YET_S
         elif model.hold is not None and not model.live(clock) and own.build not in (None, *model.hold):
-            yield process.name, f"run {run_id}, held by {sorted(model.hold)},", "R43", _HELD_S
+            what = f"run {run_id} at epoch {model.epoch}, held by {sorted(model.hold)},"
+            yield process.name, what, "R43", _HELD_S
 
     def _of_scheduler(self, process: Process, book: Book, tasked: set[str | None]) -> Iterator[_Able]:
         if process.scheduler is None or self._post is None or not self._post.own or book.run_id in tasked:
