@@ -335,13 +335,12 @@ class FlowWorker:
             self._shunned.forget(call.run_id)
 
     async def _hand_back(self, claimed: Claimed) -> None:
-        """A run that was claimed and never driven: its lease ends now, if it was not given back already, also in a task that is
-        cancelled meanwhile. A second time cuts it off."""
-        giving = asyncio.ensure_future(self._give_back(claimed))
+        """A run that was claimed and never driven: its lease ends now, if it was not given back already. Cut off meanwhile it
+        asks once more, which does no harm."""
         try:
-            await asyncio.shield(giving)
+            await self._give_back(claimed)
         except asyncio.CancelledError:
-            await giving
+            await self._give_back(claimed)
             raise
 
     async def _give_back(self, claimed: Claimed) -> None:
