@@ -79,7 +79,6 @@ class RuntimeProgram:
     def check_payload(self, reads: Reads, hook_id: str, payload: bytes) -> None:
         """Raises `Serialization("payload")` if the async workflow, replayed up to here, asks for this hook with a type that the
         JSON does not fit. Whatever else goes wrong is left for a drive to tell."""
-        check = None
         try:
             if self._coding is None:
                 check_plain(self._run_id, reads.input)

@@ -125,8 +125,7 @@ class FlowEngine(Inspection):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._owns_store = store is None or isinstance(store, str | PathLike)
         self._store = _store_of(store)
-        self.runtime = runtime
-        self.builds = builds
+        self.runtime, self.builds = runtime, builds
         self._kernel = kernels.load(kernel)
         self._coding = None if codec is None else Coding(codec, self._kernel.json_equal)
         self._threads = StepThreads()
@@ -252,8 +251,7 @@ class FlowEngine(Inspection):
         the drive raises (the run then exists). Spec 04 §4.1, R17, R56."""
         spec = spec_of(self.runtime, workflow)
         run_id = str(uuid.uuid4()) if run_id is None else run_id
-        raw = payload.encode(input)
-        call = {"op": "start", "spec": orjson.Fragment(spec.to_json()), "input": orjson.Fragment(raw), "drive": drive}
+        call = {"op": "start", "spec": orjson.Fragment(spec.to_json()), "input": _raw(input), "drive": drive}
         self._kernel.check_spec(spec.to_json())
         self._check_run_id(run_id)
         pinned = None
@@ -552,7 +550,7 @@ class FlowEngine(Inspection):
             if control.admit:
                 admit(self.builds, session.run_id, self._build(run, call))
             drafts = control.drafts
-            if drafts and self.supports_runtime_build(self._build(run, call)):
+            if drafts:
                 self._check_types(session, run, call)
             if control.drive and call.opens_drive:
                 joins = session.active is not None and call.completes_waits
@@ -628,12 +626,14 @@ class FlowEngine(Inspection):
             _log.log(level, "run %s (%s %s) ended as %s", batch.run_id, row.name, row.version, row.status)
 
     def _check_types(self, session: Session, run: Run, call: HostCall) -> None:
-        """Raises `Serialization("payload")` for what the workflow is known to have no use for, before it is written."""
+        """Raises `Serialization("payload")` for what the workflow is known to have no use for, before it is written. Code of
+        another build than the run's is not asked."""
         given = call.call
         if given["op"] == "start" and run.last_sequence == 0:
             spec = WorkflowSpec.from_json(call.new_spec or orjson.dumps(given["spec"]))
-            check_input(self.runtime, spec, orjson.dumps(given["input"]))
-        elif given["op"] == "resume_hook":
+            if self.supports_runtime_build(spec.runtime_build_id):
+                check_input(self.runtime, spec, orjson.dumps(given["input"]))
+        elif given["op"] == "resume_hook" and self.supports_runtime_build(run.build_id):
             session.check_payload(str(given["hook_id"]), orjson.dumps(given["payload"]))
 
     def _build(self, run: Run, call: HostCall) -> str | None:

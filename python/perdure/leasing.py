@@ -52,7 +52,7 @@ _UNCOUNTED: Final = (
     *(NonDeterministic, LeaseLost, LeaseHeld, OutcomeUnknown, EngineClosed),
     *(StepNotRegistered, WorkflowNotRegistered),
 )
-"""Ends of a drive that are no failures of the run, or that were counted before (R44)."""
+"""Ends of a drive that are no failures of the run (R44)."""
 
 
 @dataclass(frozen=True, slots=True)

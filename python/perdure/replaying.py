@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import orjson
 
@@ -100,21 +100,16 @@ def _ask(program: RuntimeProgram, cut: _Cut, coding: Coding | None) -> None:
 
 def _compare_ends(end: Envelope, view: View, decision: Decision, asked: Asked, coding: Coding | None) -> None:
     """An end from outside says nothing of the code: a forced cancellation, a time limit, a host that shut down."""
+    recorded, now = _event(end, coding), None
     if decision.ends:
         *_, last = Envelope.parse_lines(view.append(bytes(16 * len(decision.drafts))).lines)
-        plain = end if coding is None else coding.envelope(end)
-        now = last if coding is None else coding.envelope(last)
-        if now.event == plain.event:
-            return
-        if end.type in _BY_WORKFLOWS or now.type == plain.type:
-            raise _drift(end, _json(plain), _json(now), view)
-    elif end.type in _BY_WORKFLOWS:
-        raise _drift(end, _json(end if coding is None else coding.envelope(end)), _GOES_ON, view)
+        now = _event(last, coding)
+    alike = now is not None and now["type"] == end.type
+    if now != recorded and (alike or end.type in _BY_WORKFLOWS):
+        texts = (orjson.dumps(recorded).decode(), _GOES_ON if now is None else orjson.dumps(now).decode())
+        raise NonDeterministic(view.run_id, "workflow", view.workflow[0], "end", end.sequence, *texts)
 
 
-def _drift(end: Envelope, recorded: str, now: str, view: View) -> NonDeterministic:
-    return NonDeterministic(view.run_id, "workflow", view.workflow[0], "end", end.sequence, recorded, now)
-
-
-def _json(envelope: Envelope) -> str:
-    return orjson.dumps(envelope.event).decode()
+def _event(envelope: Envelope, coding: Coding | None) -> dict[str, Any]:
+    """The event with its payload as the workflow sees it."""
+    return (envelope if coding is None else coding.envelope(envelope)).event

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -134,12 +134,11 @@ async def _replay(
 async def _histories(
     address: str, folder: Path | None, wanted: RunSelection
 ) -> AsyncIterator[tuple[AsyncIterator[Stored], int]]:
-    async with AsyncExitStack() as stack:
-        if folder is not None:
-            found = list(folder_histories(folder))
-            yield _each(found), len(found)
-            return
-        store = await stack.enter_async_context(opened(address))
+    if folder is not None:
+        found = list(folder_histories(folder))
+        yield _each(found), len(found)
+        return
+    async with opened(address) as store:
         yield stored_histories(store, wanted), (await store.summary()).total_runs
 
 
